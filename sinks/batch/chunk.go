@@ -1,0 +1,50 @@
+package batch
+
+import "time"
+
+// tail is what belongs to a value besides itself.
+type tail struct {
+	done    func(error)
+	session *session // nil: never ends
+}
+
+// chunk is a batch: filled while it waits, frozen once the runner has taken it.
+type chunk[T any] struct {
+	values []T
+	tails  []tail
+	first  time.Time // when its first item came
+}
+
+func (c *chunk[T]) len() int { return len(c.tails) }
+
+// without removes and returns the items that give(session) picks. The slices are made anew, not changed: a Flush may be
+// reading the old ones.
+func (c *chunk[T]) without(give func(*session) bool) []tail {
+	var given []tail
+	for _, t := range c.tails {
+		if t.session != nil && give(t.session) {
+			given = append(given, t)
+		}
+	}
+	if len(given) == 0 {
+		return nil
+	}
+	values := make([]T, 0, len(c.values)-len(given))
+	tails := make([]tail, 0, len(c.tails)-len(given))
+	for i, t := range c.tails {
+		if t.session != nil && give(t.session) {
+			continue
+		}
+		values = append(values, c.values[i])
+		tails = append(tails, t)
+	}
+	c.values, c.tails = values, tails
+	return given
+}
+
+// take empties the chunk.
+func (c *chunk[T]) take() []tail {
+	tails := c.tails
+	c.values, c.tails = nil, nil
+	return tails
+}
