@@ -1,0 +1,114 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pin-marketplace/vitrina/sinks/batch"
+)
+
+// Fault is what an error of the database means for the batch that met it.
+type Fault int
+
+const (
+	// Outage: the database could not do it now (connection, timeout, resources, missing table): the batch comes again
+	// after the backoff.
+	Outage Fault = iota
+	// Collision: the transaction lost against another one (40001, 40P01): tried again at once.
+	Collision
+	// Rejected: the data are refused for good (SQLSTATE classes 22 and 23): retrying cannot help (design, section 12, rule 12).
+	Rejected
+	// Fenced: the projection is closed or has another epoch (design E6).
+	Fenced
+)
+
+// sqlstateFenced is raised by vitrina.require_epoch.
+const sqlstateFenced = "VT001"
+
+// FaultOf classifies an error; nil and errors that are not the server's are an Outage.
+func FaultOf(err error) Fault {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return Outage
+	}
+	switch {
+	case pgErr.Code == sqlstateFenced:
+		return Fenced
+	case pgErr.Code == "40001", pgErr.Code == "40P01":
+		return Collision
+	case strings.HasPrefix(pgErr.Code, "22"), strings.HasPrefix(pgErr.Code, "23"):
+		return Rejected
+	default:
+		return Outage
+	}
+}
+
+// Explain words a database error for logs and dead letters: message, detail-free (a detail may quote values of foreign
+// tables), with SQLSTATE, table, column and constraint where the server named them.
+func Explain(err error) string {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err.Error()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s (SQLSTATE %s", pgErr.Message, pgErr.Code)
+	for _, part := range [][2]string{{"table", pgErr.TableName}, {"column", pgErr.ColumnName}, {"constraint", pgErr.ConstraintName}} {
+		if part[1] != "" {
+			fmt.Fprintf(&b, ", %s %s", part[0], part[1])
+		}
+	}
+	b.WriteString(")")
+	return b.String()
+}
+
+// collisionTries is how often a transaction that lost a deadlock is run at once before the loss counts as an outage.
+const collisionTries = 5
+
+// Transact runs one transaction (do must be exactly one, rolled back on error) and runs it again at once when it collided
+// with another one, collisionTries times at most; collided, which may be nil, hears of each. An error about the epoch comes
+// back wrapping batch.ErrFatal.
+func Transact(ctx context.Context, do func(context.Context) error, collided func(error)) error {
+	for try := 1; ; try++ {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		err := do(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case FaultOf(err) == Fenced:
+			return fmt.Errorf("%w: %w", batch.ErrFatal, err)
+		case FaultOf(err) != Collision || try == collisionTries:
+			return err
+		}
+		if collided != nil {
+			collided(err)
+		}
+	}
+}
+
+// Bisect applies values in their order, each by exactly one successful call of apply or, when apply rejects it alone,
+// handed to reject. Only errors with Rejected faults split a batch; any other ends it, and what was applied before stays
+// applied: apply must bear to be repeated.
+func Bisect[T any](ctx context.Context, values []T, apply func(context.Context, []T) error, reject func(T, error)) error {
+	if len(values) == 0 {
+		return nil
+	}
+	err := apply(ctx, values)
+	if err == nil || FaultOf(err) != Rejected {
+		return err
+	}
+	if len(values) == 1 {
+		reject(values[0], err)
+		return nil
+	}
+	half := len(values) / 2
+	if err := Bisect(ctx, values[:half], apply, reject); err != nil {
+		return err
+	}
+	return Bisect(ctx, values[half:], apply, reject)
+}
