@@ -31,9 +31,11 @@ type Options struct {
 	Logger *slog.Logger
 	// Log gets the server's own output besides the log file in its directory. Nil: the file alone.
 	Log io.Writer
-	// Settings override the server's settings by their own names: postgresql.conf parameters or Kafka's server.properties.
-	// ClickHouse and the embedded broker's topics: see there.
+	// Settings override the server's settings by their own names: postgresql.conf parameters, ClickHouse's user settings, Kafka's
+	// server.properties, or the broker configurations that the embedded broker knows.
 	Settings map[string]string
+	// SASLUser and SASLPassword make the embedded broker ask for them (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512). Empty: no authentication.
+	SASLUser, SASLPassword string
 	// Partitions is the partition count of topics created without one (the brokers only). 0: 1.
 	Partitions int
 	// AutoRestart starts a server again whenever it ends by itself (not by Stop or Kill). The development ClickHouse aborts on some

@@ -135,3 +135,20 @@ func PostgresServer(t testing.TB) *devstack.Postgres {
 	cleanup(t, "stop PostgreSQL", server.Stop)
 	return server
 }
+
+// Embedded returns the address of an in-process broker of the test's own: empty, in memory, stopped after the test.
+func Embedded(t testing.TB) []string {
+	t.Helper()
+	return EmbeddedServer(t, devstack.Options{}).Brokers()
+}
+
+// EmbeddedServer returns an in-process broker of the test's own with the given options (a Dir makes it survive Restart).
+func EmbeddedServer(t testing.TB, opts devstack.Options) *devstack.Embedded {
+	t.Helper()
+	broker, err := devstack.StartEmbedded(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cleanup(t, "stop the embedded broker", broker.Stop)
+	return broker
+}
