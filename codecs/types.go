@@ -50,16 +50,17 @@ type Target struct {
 
 // Purchase is a decoded PromotionPurchaseChanged.
 type Purchase struct {
-	Meta         // HasMessageID is always true (D22)
-	PurchaseID   uuid.UUID
-	Targets      []Target // Project and PropertyObject only, each once (D6), sorted by kind and id
-	PostTargets  int      // entries of kind Post
-	UnknownKinds []string // distinct kinds that are neither ours nor Post (D5), shortened, at most maxUnknownKinds
-	BoostWeight  int32    // 1..100
-	Status       Status
-	EndsAt       time.Time // UTC
-	Version      int64     // >= 1
-	TenantID     uuid.UUID // the payload's; the envelope's is Meta.TenantID
+	Meta           // HasMessageID is always true (D22)
+	PurchaseID     uuid.UUID
+	Targets        []Target // Project and PropertyObject only, each once (D6), sorted by kind and id
+	PostTargets    int      // entries of kind Post
+	UnknownKinds   []string // distinct kinds that are neither ours nor Post (D5), shortened, at most maxUnknownKinds
+	UnknownTargets int      // entries of those kinds
+	BoostWeight    int32    // 1..100
+	Status         Status
+	EndsAt         time.Time // UTC
+	Version        int64     // >= 1
+	TenantID       uuid.UUID // the payload's; the envelope's is Meta.TenantID
 }
 
 // View is a decoded PropertyObjectViewEnded. It holds no value of UserId, AnonymousId or SessionId, so none can leak from it.

@@ -1,0 +1,240 @@
+package codecs
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/shopspring/decimal"
+)
+
+// fields converts the scanned spans of one object. The first fault sticks: later calls return zero values, so that a decoder reads as
+// a list of its fields and the fault reported is that of the first field of the contract, not of the text.
+type fields struct {
+	msg    *message
+	spans  []span
+	names  []string
+	list   string // name of the array that holds the object, if any
+	index  int    // the object's place in it
+	secret uint32 // bit set of fields whose value no reason may show
+	fault  *Fault
+}
+
+func undecodable(reason string) *Fault { return &Fault{Code: CodeUndecodable, Reason: reason} }
+
+func repeatedField(name string) *Fault {
+	return &Fault{Code: CodeInvalidField, Field: name,
+		Reason: "The field " + name + " is there more than once (PascalCase and camelCase are one field)."}
+}
+
+// name is a field's name in faults: "BoostWeight", "Targets[3].TargetId".
+func (f *fields) name(i int) string {
+	if f.list == "" {
+		return f.names[i]
+	}
+	return fmt.Sprintf("%s[%d].%s", f.list, f.index, f.names[i])
+}
+
+func (f *fields) fail(code Code, i int, format string, args ...any) {
+	if f.fault == nil {
+		name := f.name(i)
+		f.fault = &Fault{Code: code, Field: name, Reason: "The field " + name + " " + fmt.Sprintf(format, args...) + "."}
+	}
+}
+
+// reject faults a field whose value breaks a rule or has the wrong form.
+func (f *fields) reject(i int, must string) {
+	f.fail(CodeInvalidField, i, "must be %s, but it is %s", must, f.show(i))
+}
+
+// overflow faults a field whose value is beyond its type or column.
+func (f *fields) overflow(i int, limit string) {
+	f.fail(CodeValueOutOfRange, i, "is beyond %s: %s", limit, f.show(i))
+}
+
+// show describes a value for a person: shortened, quoted, and not at all where it is personal.
+func (f *fields) show(i int) string {
+	v := f.spans[i]
+	switch v.kind {
+	case kindObject:
+		return "an object"
+	case kindArray:
+		return "an array"
+	case kindNull:
+		return "null"
+	case absent:
+		return "missing"
+	}
+	if f.secret>>i&1 == 1 {
+		return "not (its value is not shown)"
+	}
+	if v.kind == kindString {
+		if b, ok := f.msg.text(v); ok {
+			return strconv.Quote(shorten(string(b), maxEchoLen))
+		}
+		return "a string with half a surrogate pair"
+	}
+	return shorten(string(f.msg.data[v.start:v.end]), maxEchoLen)
+}
+
+// checkRepeated faults the first field that came more than once, the fields that nobody reads included (D20).
+func (f *fields) checkRepeated() {
+	for i := range f.names {
+		if f.spans[i].repeated && f.fault == nil {
+			f.fault = repeatedField(f.name(i))
+		}
+	}
+}
+
+// present says whether an optional field has a value.
+func (f *fields) present(i int) bool { return f.fault == nil && f.spans[i].kind > kindNull }
+
+// require faults a field that is missing or null (D14).
+func (f *fields) require(i int) bool {
+	switch {
+	case f.fault != nil:
+		return false
+	case f.spans[i].kind == absent:
+		f.fail(CodeInvalidField, i, "is required, but it is missing")
+		return false
+	case f.spans[i].kind == kindNull:
+		f.fail(CodeInvalidField, i, "is required, but it is null")
+		return false
+	}
+	return true
+}
+
+// requireKind is require with a JSON type.
+func (f *fields) requireKind(i int, k kind, must string) bool {
+	if !f.require(i) {
+		return false
+	}
+	if f.spans[i].kind != k {
+		f.reject(i, must)
+		return false
+	}
+	return true
+}
+
+// guid reads a required Guid; the empty one too.
+func (f *fields) guid(i int) uuid.UUID {
+	if !f.require(i) {
+		return uuid.Nil
+	}
+	if b, ok := f.msg.text(f.spans[i]); ok {
+		if id, ok := parseGUID(b); ok {
+			return id
+		}
+	}
+	f.reject(i, "a Guid (8-4-4-4-12 hexadecimal digits)")
+	return uuid.Nil
+}
+
+// id reads a required Guid that must not be empty.
+func (f *fields) id(i int) uuid.UUID {
+	id := f.guid(i)
+	if id == uuid.Nil {
+		f.reject(i, "a Guid that is not empty")
+	}
+	return id
+}
+
+// text reads a required string.
+func (f *fields) text(i int) []byte {
+	if !f.require(i) {
+		return nil
+	}
+	b, ok := f.msg.text(f.spans[i])
+	if !ok {
+		f.reject(i, "a string")
+	}
+	return b
+}
+
+// integer reads a required integer of the given range, which is that of its .NET type.
+func (f *fields) integer(i int, low, high int64, typeName string) int64 {
+	if !f.require(i) {
+		return 0
+	}
+	v := f.spans[i]
+	if v.kind != kindNumber {
+		f.reject(i, "an integer")
+		return 0
+	}
+	n, state := parseInteger(f.msg.data[v.start:v.end])
+	switch {
+	case state == malformed:
+		f.reject(i, "an integer (no fraction, no exponent)")
+		return 0
+	case state == outOfRange || n < low || n > high:
+		f.overflow(i, "the range of "+typeName)
+		return 0
+	}
+	return n
+}
+
+func (f *fields) int64(i int) int64 {
+	return f.integer(i, math.MinInt64, math.MaxInt64, "a 64-bit integer")
+}
+func (f *fields) int32(i int) int64 {
+	return f.integer(i, math.MinInt32, math.MaxInt32, "a 32-bit integer")
+}
+
+// positive reads a required 64-bit integer above zero.
+func (f *fields) positive(i int) int64 {
+	n := f.int64(i)
+	if f.fault == nil && n <= 0 {
+		f.reject(i, "above 0")
+	}
+	return n
+}
+
+// time reads a required time; offset as parseTime.
+func (f *fields) time(i int) (t time.Time, offset int) {
+	b := f.text(i)
+	if f.fault != nil {
+		return time.Time{}, 0
+	}
+	t, offset, state := parseTime(b)
+	switch state {
+	case malformed:
+		f.reject(i, "an RFC 3339 time with an offset")
+	case outOfRange:
+		f.overflow(i, "the range of DateTimeOffset")
+	}
+	return t, offset
+}
+
+// decimal reads a required decimal, a number or a string that holds one, exactly.
+func (f *fields) decimal(i int) decimal.Decimal {
+	if !f.require(i) {
+		return decimal.Decimal{}
+	}
+	v := f.spans[i]
+	var b []byte
+	switch v.kind {
+	case kindNumber:
+		b = f.msg.data[v.start:v.end]
+	case kindString:
+		b, _ = f.msg.text(v)
+	}
+	d, state := parseDecimal(b)
+	switch state {
+	case malformed:
+		f.reject(i, "a decimal number, or a string that holds one")
+	case outOfRange:
+		f.overflow(i, "the range of decimal")
+	}
+	return d
+}
+
+// money rounds an amount to the scale of the price columns (D12) and checks that they hold it (D13).
+func (f *fields) money(i int, exact decimal.Decimal) decimal.Decimal {
+	d := exact.Round(2)
+	if f.fault == nil && !holds(d, 18) {
+		f.overflow(i, "the column Decimal(18,2)")
+	}
+	return d
+}
