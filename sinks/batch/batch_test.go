@@ -75,9 +75,18 @@ func (d *db) flush(ctx context.Context, values []int) error {
 
 func (d *db) set(fail error, hang bool) { d.mu.Lock(); d.fail, d.hang = fail, hang; d.mu.Unlock() }
 
-func (d *db) release() { d.mu.Lock(); close(d.free); d.free, d.hang = make(chan struct{}), false; d.mu.Unlock() }
+func (d *db) release() {
+	d.mu.Lock()
+	close(d.free)
+	d.free, d.hang = make(chan struct{}), false
+	d.mu.Unlock()
+}
 
-func (d *db) seen() [][]int { d.mu.Lock(); defer d.mu.Unlock(); return append([][]int(nil), d.calls...) }
+func (d *db) seen() [][]int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([][]int(nil), d.calls...)
+}
 
 // ledger notes what Done was called with, in order.
 type ledger struct {
@@ -97,9 +106,17 @@ func (l *ledger) done(i int) func(error) {
 	}
 }
 
-func (l *ledger) settled() []int { l.mu.Lock(); defer l.mu.Unlock(); return append([]int(nil), l.order...) }
+func (l *ledger) settled() []int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]int(nil), l.order...)
+}
 
-func (l *ledger) of(i int) []error { l.mu.Lock(); defer l.mu.Unlock(); return append([]error(nil), l.errs[i]...) }
+func (l *ledger) of(i int) []error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]error(nil), l.errs[i]...)
+}
 
 func config() Config {
 	return Config{Name: "test", MaxItems: 3, MaxWait: 5 * time.Second, Buffer: 6, DrainTimeout: 5 * time.Second,
@@ -514,6 +531,9 @@ type counted struct {
 	context.Context
 	watching *int
 }
+
+// Value hides the standard context below, or AfterFunc would not be asked.
+func (c counted) Value(any) any { return nil }
 
 func (c counted) AfterFunc(f func()) func() bool {
 	*c.watching++

@@ -56,7 +56,9 @@ type play struct {
 	stopped  time.Time
 }
 
-func (p *play) broken(format string, args ...any) { p.errs = append(p.errs, fmt.Errorf(format, args...)) }
+func (p *play) broken(format string, args ...any) {
+	p.errs = append(p.errs, fmt.Errorf(format, args...))
+}
 
 func (p *play) flush(ctx context.Context, values []int) error {
 	p.mu.Lock()
