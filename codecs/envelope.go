@@ -50,14 +50,10 @@ func envelopeField(name []byte) int {
 	return -1
 }
 
-// maxFields is the number of fields of the largest payload.
-const maxFields = 16
-
-// message is a scanned value: the spans of the fields that count.
+// message is a scanned value: its payload's fields and its envelope.
 type message struct {
-	data     []byte
+	fields
 	envelope [envFields]span // all absent in the bare form
-	payload  [maxFields]span
 }
 
 // scan reads the whole value in one pass. It returns a fault for what is no JSON object of the agreed form (D23) and for a repeated
@@ -89,7 +85,7 @@ func (m *message) scan(value []byte, payloadField func([]byte) int) *Fault {
 		if field == envPayload && m.envelope[envPayload].kind == absent && s.next() == kindObject {
 			m.envelope[envPayload] = span{kind: kindObject, start: s.pos}
 			s.enter()
-			s.members(&m.payload, payloadField)
+			s.members(&m.spans, payloadField)
 			continue
 		}
 		v, _ := s.value()
@@ -111,7 +107,7 @@ func (m *message) scan(value []byte, payloadField func([]byte) int) *Fault {
 	if m.envelope[envPayload].kind == absent {
 		// The bare form: the value is the payload, its metadata are headers. Names of the envelope mean nothing in it.
 		m.envelope = [envFields]span{}
-		m.payload = bare
+		m.spans = bare
 		return nil
 	}
 	if !m.envelope[envPayload].repeated && m.envelope[envPayload].kind != kindObject {
@@ -145,18 +141,6 @@ func (s *scanner) members(into *[maxFields]span, field func([]byte) int) {
 func (v *span) set(to span) {
 	to.repeated = v.kind != absent
 	*v = to
-}
-
-// text returns the string of a span, unescaped; false for other kinds and for half a surrogate pair.
-func (m *message) text(v span) ([]byte, bool) {
-	if v.kind != kindString {
-		return nil, false
-	}
-	b := m.data[v.start+1 : v.end-1]
-	if v.escaped {
-		return unescape(b)
-	}
-	return b, true
 }
 
 // claim returns the text that stands for a field of the metadata, by the precedence that Meta describes. found says whether any

@@ -10,12 +10,17 @@ import (
 	"github.com/shopspring/decimal"
 )
 
+// maxFields is the number of fields of the largest payload.
+const maxFields = 16
+
 // fields converts the scanned spans of one object. The first fault sticks: later calls return zero values, so that a decoder reads as
 // a list of its fields and the fault reported is that of the first field of the contract, not of the text.
+//
+// The spans lie inside, not behind a pointer: so a decoder's whole working state stays on the stack.
 type fields struct {
-	msg    *message
-	spans  []span
+	data   []byte // the whole text
 	names  []string
+	spans  [maxFields]span
 	list   string // name of the array that holds the object, if any
 	index  int    // the object's place in it
 	secret uint32 // bit set of fields whose value no reason may show
@@ -34,7 +39,7 @@ func (f *fields) name(i int) string {
 	if f.list == "" {
 		return f.names[i]
 	}
-	return fmt.Sprintf("%s[%d].%s", f.list, f.index, f.names[i])
+	return f.list + "[" + strconv.Itoa(f.index) + "]." + f.names[i]
 }
 
 func (f *fields) fail(code Code, i int, format string, args ...any) {
@@ -54,6 +59,18 @@ func (f *fields) overflow(i int, limit string) {
 	f.fail(CodeValueOutOfRange, i, "is beyond %s: %s", limit, f.show(i))
 }
 
+// text returns the string of a span, unescaped; false for other kinds and for half a surrogate pair.
+func (f *fields) text(v span) ([]byte, bool) {
+	if v.kind != kindString {
+		return nil, false
+	}
+	b := f.data[v.start+1 : v.end-1]
+	if v.escaped {
+		return unescape(b)
+	}
+	return b, true
+}
+
 // show describes a value for a person: shortened, quoted, and not at all where it is personal.
 func (f *fields) show(i int) string {
 	v := f.spans[i]
@@ -71,12 +88,12 @@ func (f *fields) show(i int) string {
 		return "not (its value is not shown)"
 	}
 	if v.kind == kindString {
-		if b, ok := f.msg.text(v); ok {
+		if b, ok := f.text(v); ok {
 			return strconv.Quote(shorten(string(b), maxEchoLen))
 		}
 		return "a string with half a surrogate pair"
 	}
-	return shorten(string(f.msg.data[v.start:v.end]), maxEchoLen)
+	return shorten(string(f.data[v.start:v.end]), maxEchoLen)
 }
 
 // checkRepeated faults the first field that came more than once, the fields that nobody reads included (D20).
@@ -123,7 +140,7 @@ func (f *fields) guid(i int) uuid.UUID {
 	if !f.require(i) {
 		return uuid.Nil
 	}
-	if b, ok := f.msg.text(f.spans[i]); ok {
+	if b, ok := f.text(f.spans[i]); ok {
 		if id, ok := parseGUID(b); ok {
 			return id
 		}
@@ -141,12 +158,12 @@ func (f *fields) id(i int) uuid.UUID {
 	return id
 }
 
-// text reads a required string.
-func (f *fields) text(i int) []byte {
+// string reads a required string, as bytes that may be the text's own.
+func (f *fields) string(i int) []byte {
 	if !f.require(i) {
 		return nil
 	}
-	b, ok := f.msg.text(f.spans[i])
+	b, ok := f.text(f.spans[i])
 	if !ok {
 		f.reject(i, "a string")
 	}
@@ -163,7 +180,7 @@ func (f *fields) integer(i int, low, high int64, typeName string) int64 {
 		f.reject(i, "an integer")
 		return 0
 	}
-	n, state := parseInteger(f.msg.data[v.start:v.end])
+	n, state := parseInteger(f.data[v.start:v.end])
 	switch {
 	case state == malformed:
 		f.reject(i, "an integer (no fraction, no exponent)")
@@ -193,7 +210,7 @@ func (f *fields) positive(i int) int64 {
 
 // time reads a required time; offset as parseTime.
 func (f *fields) time(i int) (t time.Time, offset int) {
-	b := f.text(i)
+	b := f.string(i)
 	if f.fault != nil {
 		return time.Time{}, 0
 	}
@@ -216,9 +233,9 @@ func (f *fields) decimal(i int) decimal.Decimal {
 	var b []byte
 	switch v.kind {
 	case kindNumber:
-		b = f.msg.data[v.start:v.end]
+		b = f.data[v.start:v.end]
 	case kindString:
-		b, _ = f.msg.text(v)
+		b, _ = f.text(v)
 	}
 	d, state := parseDecimal(b)
 	switch state {

@@ -38,7 +38,6 @@ const (
 	priceChangedAt
 	priceSource
 	priceVersion
-	priceFields
 )
 
 var priceNames = []string{"PropertyObjectId", "DeveloperId", "ProjectId", "BuildingId", "LayoutGroupId", "LayoutId", "AreaTotal", "OldPrice",
@@ -88,7 +87,6 @@ const (
 	currencyID
 	currencyName
 	currencySign
-	currencyFields
 )
 
 var currencyNames = []string{"CurrencySnapshot.IsoCode", "CurrencySnapshot.CurrencyId", "CurrencySnapshot.Name", "CurrencySnapshot.Sign"}
@@ -111,16 +109,16 @@ func currencyField(name []byte) int {
 // D12 to D14, D18 to D26). now is what ChangedAt is held against. Safe for concurrent use; the result shares no memory with the
 // record.
 func DecodePrice(rec *record.Record, now time.Time) (*Price, *Fault) {
-	var m message
+	m := message{fields: fields{names: priceNames}}
 	if fault := m.scan(rec.Value, priceField); fault != nil {
 		return nil, fault
 	}
 	meta, found := m.meta(rec)
-	f := fields{msg: &m, spans: m.payload[:priceFields], names: priceNames}
+	f := &m.fields
 	f.checkRepeated()
 	f.requireEventID(meta, found)
 	p := &Price{Meta: meta}
-	p.read(&f, now)
+	p.read(f, now)
 	if f.fault != nil {
 		return nil, f.fault.of(meta)
 	}
@@ -132,14 +130,14 @@ func DecodePrice(rec *record.Record, now time.Time) (*Price, *Fault) {
 // DecodeBackfillPrice reads one bare payload, which has no EventId, by the same rules as DecodePrice. Its fact is identified by
 // backfill:{PropertyObjectId}:{ChangedAt:O}, so that a backfill run twice leaves one fact and none meets one of a live event.
 func DecodeBackfillPrice(payload []byte, now time.Time) (*Price, *Fault) {
-	var m message
+	m := message{fields: fields{names: priceNames}}
 	if fault := m.scan(payload, priceField); fault != nil {
 		return nil, fault
 	}
-	f := fields{msg: &m, spans: m.payload[:priceFields], names: priceNames}
+	f := &m.fields
 	f.checkRepeated()
 	p := &Price{}
-	p.read(&f, now)
+	p.read(f, now)
 	if f.fault != nil {
 		return nil, f.fault
 	}
@@ -168,7 +166,7 @@ func (p *Price) read(f *fields, now time.Time) {
 	}
 	p.readChangedAt(f, now)
 	if f.present(priceSource) {
-		p.Source = cleanText(f.text(priceSource))
+		p.Source = cleanText(f.string(priceSource))
 	}
 	if f.present(priceVersion) {
 		p.Version = uint32(f.integer(priceVersion, 0, math.MaxUint32, "an unsigned 32-bit integer"))
@@ -229,13 +227,12 @@ func (f *fields) perMeter(i int, price, area decimal.Decimal) decimal.Decimal {
 
 func (p *Price) readCurrency(f *fields) {
 	v := f.spans[priceCurrency]
-	s := scanner{data: f.msg.data[:v.end], pos: v.start}
-	var spans [maxFields]span
+	s := scanner{data: f.data[:v.end], pos: v.start}
+	currency := fields{data: f.data, names: currencyNames}
 	s.enter()
-	s.members(&spans, currencyField)
-	currency := fields{msg: f.msg, spans: spans[:currencyFields], names: currencyNames}
+	s.members(&currency.spans, currencyField)
 	currency.checkRepeated()
-	p.CurrencyIsoCode = string(currency.text(currencyIsoCode))
+	p.CurrencyIsoCode = string(currency.string(currencyIsoCode))
 	p.NonRUB = p.CurrencyIsoCode != currencyRUB
 	f.fault = currency.fault
 }

@@ -27,7 +27,6 @@ const (
 	purchaseEndsAt
 	purchaseVersion
 	purchaseTenantID
-	purchaseFields
 )
 
 var purchaseNames = []string{"PurchaseId", "Targets", "BoostWeight", "Status", "EndsAt", "Version", "TenantId"}
@@ -55,7 +54,6 @@ func purchaseField(name []byte) int {
 const (
 	targetKind = iota
 	targetID
-	targetFields
 )
 
 var targetNames = []string{"TargetKind", "TargetId"}
@@ -73,19 +71,19 @@ func targetField(name []byte) int {
 // DecodePurchase reads a record of pin.promotion.purchase-changed.v1 (specification 000, "Входные данные"; decisions D1 to D7, D14,
 // D18 to D24). An empty list of targets is valid (D4). Safe for concurrent use; the result shares no memory with the record.
 func DecodePurchase(rec *record.Record) (*Purchase, *Fault) {
-	var m message
+	m := message{fields: fields{names: purchaseNames}}
 	if fault := m.scan(rec.Value, purchaseField); fault != nil {
 		return nil, fault
 	}
 	meta, found := m.meta(rec)
-	f := fields{msg: &m, spans: m.payload[:purchaseFields], names: purchaseNames}
+	f := &m.fields
 	f.checkRepeated()
 	f.requireEventID(meta, found)
 
 	p := &Purchase{Meta: meta}
 	p.PurchaseID = f.id(purchaseID)
 	if f.requireKind(purchaseTargets, kindArray, "an array") {
-		p.readTargets(&f)
+		p.readTargets(f)
 	}
 	p.BoostWeight = int32(f.int32(purchaseBoostWeight))
 	if f.fault == nil && (p.BoostWeight < 1 || p.BoostWeight > 100) {
@@ -103,7 +101,7 @@ func DecodePurchase(rec *record.Record) (*Purchase, *Fault) {
 
 // status reads a required name of the enum.
 func (f *fields) status(i int) Status {
-	b := f.text(i)
+	b := f.string(i)
 	if f.fault != nil {
 		return ""
 	}
@@ -125,20 +123,19 @@ func (f *fields) status(i int) Status {
 // and what is wrong with them must not hold up ours.
 func (p *Purchase) readTargets(f *fields) {
 	v := f.spans[purchaseTargets]
-	s := scanner{data: f.msg.data[:v.end], pos: v.start}
+	s := scanner{data: f.data[:v.end], pos: v.start}
 	s.enter()
 	for n := 0; s.element(n == 0); n++ {
 		if s.next() != kindObject {
-			item, _ := s.value()
-			entry := fields{msg: f.msg, spans: []span{item}, names: []string{fmt.Sprintf("Targets[%d]", n)}}
+			entry := fields{data: f.data, names: []string{fmt.Sprintf("Targets[%d]", n)}}
+			entry.spans[0], _ = s.value()
 			entry.reject(0, "an object")
 			f.fault = entry.fault
 			return
 		}
-		var spans [maxFields]span
+		entry := fields{data: f.data, names: targetNames, list: "Targets", index: n}
 		s.enter()
-		s.members(&spans, targetField)
-		entry := fields{msg: f.msg, spans: spans[:targetFields], names: targetNames, list: "Targets", index: n}
+		s.members(&entry.spans, targetField)
 		p.readTarget(&entry)
 		if f.fault = entry.fault; f.fault != nil {
 			return
@@ -153,7 +150,7 @@ func (p *Purchase) readTargets(f *fields) {
 
 func (p *Purchase) readTarget(entry *fields) {
 	entry.checkRepeated()
-	kind := entry.text(targetKind)
+	kind := entry.string(targetKind)
 	if entry.fault != nil {
 		return
 	}

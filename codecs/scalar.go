@@ -1,10 +1,11 @@
 package codecs
 
 import (
+	"bytes"
 	"math"
 	"math/big"
-	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/shopspring/decimal"
@@ -245,7 +246,12 @@ const (
 )
 
 // cleanText makes a text from outside fit for a log: valid UTF-8, bounded.
-func cleanText(b []byte) string { return shorten(strings.ToValidUTF8(string(b), "\uFFFD"), maxTextLen) }
+func cleanText(b []byte) string {
+	if !utf8.Valid(b) {
+		b = bytes.ToValidUTF8(b, []byte("\uFFFD"))
+	}
+	return shorten(string(b), maxTextLen)
+}
 
 // shorten cuts a text at a rune's start.
 func shorten(s string, limit int) string {

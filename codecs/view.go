@@ -17,7 +17,6 @@ const (
 	viewLastActivityAt
 	viewDurationSeconds
 	viewFilterSnapshot
-	viewFields
 )
 
 var viewNames = []string{"PropertyObjectViewId", "PropertyObjectId", "SessionId", "AnonymousId", "UserId", "ViewSource", "ViewedAt",
@@ -69,12 +68,12 @@ func NewViewCodec(knownSources []string) *ViewCodec {
 // Decode reads one record (specification 002, "Входные данные"; decisions D14, D18 to D24, D30 to D32). An EventId is not needed, a
 // negative duration is accepted, FilterSnapshot may be anything. The result shares no memory with the record.
 func (c *ViewCodec) Decode(rec *record.Record) (*View, *Fault) {
-	var m message
+	m := message{fields: fields{names: viewNames, secret: viewSecrets}}
 	if fault := m.scan(rec.Value, viewField); fault != nil {
 		return nil, fault
 	}
 	meta, _ := m.meta(rec)
-	f := fields{msg: &m, spans: m.payload[:viewFields], names: viewNames, secret: viewSecrets}
+	f := &m.fields
 	f.checkRepeated()
 
 	v := &View{Meta: meta}
@@ -85,7 +84,7 @@ func (c *ViewCodec) Decode(rec *record.Record) (*View, *Fault) {
 	if f.present(viewUserID) {
 		v.HasUserID = f.anyGUID(viewUserID)
 	}
-	name := f.text(viewSource)
+	name := f.string(viewSource)
 	v.ViewedAt, _ = f.time(viewViewedAt)
 	v.LastActivityAt, _ = f.time(viewLastActivityAt)
 	v.DurationSeconds = f.int32(viewDurationSeconds)
