@@ -1,0 +1,407 @@
+-- +goose Up
+-- The boost sink's transaction (design E5; section 12, rules 6 to 8). Each function is volatile, so that every statement in
+-- it takes a fresh READ COMMITTED snapshot: a statement that waited for a lock still has its old one, therefore rows are
+-- locked in one statement and read in a later one. Locks are taken in one order everywhere: epoch, purchases by id, targets by
+-- (kind, id), object cards by id, project cards by id.
+--
+-- Planner settings: arrays are estimated at 10 rows by generic plans, which gives index lookups in the arrays' order, the order of the
+-- locks; a plan made for the real 20,000 would hash the cards and lock them in any order. Sequential scans are priced out so that
+-- a plan made while a table was small stays right when it has grown (a table without an index is still scanned, once).
+-- Joins of two arrays are written as EXCEPT or GROUP BY: as joins they would be nested loops, quadratic.
+
+-- Makes missing target rows and locks all in (kind, id) order until the end of the transaction. Object rows are made only when
+-- p_create_objects: their project's row, which everybody locks too, already keeps writers of one card apart.
+-- +goose StatementBegin
+CREATE FUNCTION vitrina.lock_targets(p_kinds smallint[], p_ids uuid[], p_create_objects boolean) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    INSERT INTO vitrina.promotion_targets (kind, id)
+    SELECT DISTINCT l.kind, l.id FROM unnest(p_kinds, p_ids) AS l(kind, id)
+    WHERE l.kind = 1 OR p_create_objects
+    ORDER BY l.kind, l.id
+    ON CONFLICT DO NOTHING;
+
+    PERFORM 1
+    FROM (SELECT DISTINCT u.kind, u.id FROM unnest(p_kinds, p_ids) AS u(kind, id)) l
+    JOIN vitrina.promotion_targets t ON t.kind = l.kind AND t.id = l.id
+    ORDER BY t.kind, t.id
+    FOR NO KEY UPDATE OF t;
+END
+$$;
+-- +goose StatementEnd
+
+-- Writes object cards that are still as they were read, in the order of the arrays; returns those written. Status and project are
+-- compared besides row_version: a writer that forgets to raise it must not get a boost meant for another status (INV-7).
+-- +goose StatementBegin
+CREATE FUNCTION vitrina.write_object_boosts(p_ids uuid[], p_row_versions bigint[], p_statuses text[], p_projects uuid[], p_boosts integer[],
+    OUT ids uuid[], OUT projects uuid[])
+LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    WITH written AS (
+        UPDATE catalog.property_object_cards AS c
+        SET promotion_boost = u.boost, row_version = c.row_version + 1, updated_at = now()
+        FROM unnest(p_ids, p_row_versions, p_statuses, p_projects, p_boosts) AS u(id, row_version, status, project_id, boost)
+        WHERE c.id = u.id AND c.row_version = u.row_version AND c.status = u.status AND c.project_id = u.project_id
+        RETURNING c.id, c.project_id
+    )
+    SELECT coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.project_id), '{}') INTO ids, projects FROM written w;
+END
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE FUNCTION vitrina.write_project_boosts(p_ids uuid[], p_row_versions bigint[], p_statuses text[], p_boosts integer[]) RETURNS uuid[]
+LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_ids uuid[];
+BEGIN
+    WITH written AS (
+        UPDATE catalog.project_cards AS c
+        SET promotion_boost = u.boost, row_version = c.row_version + 1, updated_at = now()
+        FROM unnest(p_ids, p_row_versions, p_statuses, p_boosts) AS u(id, row_version, status, boost)
+        WHERE c.id = u.id AND c.row_version = u.row_version AND c.status = u.status
+        RETURNING c.id
+    )
+    SELECT coalesce(array_agg(w.id), '{}') INTO v_ids FROM written w;
+    RETURN v_ids;
+END
+$$;
+-- +goose StatementEnd
+
+-- Brings cards to the sums of their targets, which the caller has locked, and touches only those that differ.
+-- p_objects: objects addressed themselves; p_object_projects: the project whose target was locked for each (null: it had no card);
+-- p_cascade: projects all of whose objects are brought along; p_projects: project cards.
+-- Published: own + project. Hidden: the same if any purchase ever named the card itself, else left as it is. Delisted: frozen
+-- (D10, D11, D27; a project has no project above it).
+-- A card and its sums are read in one statement that takes no locks, then written WHERE it is still as read; those that were not are
+-- read again at once, p_retries times, and then lost. moved: the card names another project than the one locked for it.
+-- +goose StatementBegin
+CREATE FUNCTION vitrina.write_boosts(p_objects uuid[], p_object_projects uuid[], p_cascade uuid[], p_projects uuid[], p_retries integer,
+    OUT objects uuid[], OUT object_projects uuid[], OUT projects uuid[],
+    OUT lost_objects uuid[], OUT lost_object_projects uuid[], OUT lost_projects uuid[],
+    OUT moved uuid[], OUT conflicts integer)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_cascade uuid[] := p_cascade;
+    v_ids uuid[];
+    v_row_versions bigint[];
+    v_statuses text[];
+    v_projects uuid[];
+    v_boosts integer[];
+    v_moved uuid[];
+    v_written uuid[];
+    v_written_projects uuid[];
+BEGIN
+    objects := '{}'; object_projects := '{}'; projects := '{}'; moved := '{}'; conflicts := 0;
+
+    lost_objects := p_objects; lost_object_projects := p_object_projects;
+    FOR try IN 0..p_retries LOOP
+        EXIT WHEN cardinality(lost_objects) = 0 AND cardinality(v_cascade) = 0;
+        SELECT array_agg(x.id) FILTER (WHERE NOT x.moved), array_agg(x.row_version) FILTER (WHERE NOT x.moved),
+            array_agg(x.status) FILTER (WHERE NOT x.moved), array_agg(x.project_id) FILTER (WHERE NOT x.moved),
+            array_agg(x.boost) FILTER (WHERE NOT x.moved), array_agg(x.id) FILTER (WHERE x.moved)
+        INTO v_ids, v_row_versions, v_statuses, v_projects, v_boosts, v_moved
+        FROM (
+            SELECT c.id, c.row_version, c.status, c.project_id, c.moved, coalesce(own.boost, 0) + coalesce(project.boost, 0) AS boost
+            FROM (
+                SELECT DISTINCT ON (b.id) b.* FROM (
+                    SELECT o.id, o.row_version, o.status, o.project_id, o.promotion_boost, o.project_id IS DISTINCT FROM a.project_id AS moved
+                    FROM unnest(lost_objects, lost_object_projects) AS a(id, project_id)
+                    JOIN catalog.property_object_cards o ON o.id = a.id
+                    UNION ALL
+                    SELECT o.id, o.row_version, o.status, o.project_id, o.promotion_boost, false
+                    FROM unnest(v_cascade) AS a(id)
+                    JOIN catalog.property_object_cards o ON o.project_id = a.id
+                ) b ORDER BY b.id, b.moved
+            ) c
+            LEFT JOIN vitrina.promotion_targets own ON own.kind = 2 AND own.id = c.id
+            LEFT JOIN vitrina.promotion_targets project ON project.kind = 1 AND project.id = c.project_id
+            WHERE c.status <> 'Delisted'
+                AND (c.moved OR (
+                    (c.status = 'Published' OR own.named)
+                    AND c.promotion_boost IS DISTINCT FROM coalesce(own.boost, 0) + coalesce(project.boost, 0)))
+            ORDER BY c.id
+        ) x;
+
+        v_cascade := '{}'; lost_objects := '{}'; lost_object_projects := '{}';
+        moved := moved || coalesce(v_moved, '{}');
+        EXIT WHEN v_ids IS NULL;
+        SELECT w.ids, w.projects INTO v_written, v_written_projects
+        FROM vitrina.write_object_boosts(v_ids, v_row_versions, v_statuses, v_projects, v_boosts) w;
+        objects := objects || v_written; object_projects := object_projects || v_written_projects;
+        EXIT WHEN cardinality(v_written) = cardinality(v_ids);
+        SELECT array_agg(l.id), array_agg(l.project_id) INTO lost_objects, lost_object_projects
+        FROM (
+            SELECT u.id, u.project_id FROM unnest(v_ids, v_projects) AS u(id, project_id)
+            EXCEPT
+            SELECT w.id, w.project_id FROM unnest(v_written, v_written_projects) AS w(id, project_id)
+            ORDER BY id
+        ) l;
+        conflicts := conflicts + cardinality(lost_objects);
+    END LOOP;
+
+    lost_projects := p_projects;
+    FOR try IN 0..p_retries LOOP
+        EXIT WHEN cardinality(lost_projects) = 0;
+        SELECT array_agg(x.id), array_agg(x.row_version), array_agg(x.status), array_agg(x.boost)
+        INTO v_ids, v_row_versions, v_statuses, v_boosts
+        FROM (
+            SELECT c.id, c.row_version, c.status, coalesce(own.boost, 0) AS boost
+            FROM unnest(lost_projects) AS a(id)
+            JOIN catalog.project_cards c ON c.id = a.id
+            LEFT JOIN vitrina.promotion_targets own ON own.kind = 1 AND own.id = c.id
+            WHERE c.status <> 'Delisted' AND (c.status = 'Published' OR own.named)
+                AND c.promotion_boost IS DISTINCT FROM coalesce(own.boost, 0)
+            ORDER BY c.id
+        ) x;
+
+        lost_projects := '{}';
+        EXIT WHEN v_ids IS NULL;
+        v_written := vitrina.write_project_boosts(v_ids, v_row_versions, v_statuses, v_boosts);
+        projects := projects || v_written;
+        EXIT WHEN cardinality(v_written) = cardinality(v_ids);
+        SELECT array_agg(l.id) INTO lost_projects
+        FROM (SELECT u.id FROM unnest(v_ids) AS u(id) EXCEPT SELECT w.id FROM unnest(v_written) AS w(id) ORDER BY id) l;
+        conflicts := conflicts + cardinality(lost_projects);
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE FUNCTION vitrina.note_dirty_cards(p_kind smallint, p_ids uuid[], p_reason text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    INSERT INTO vitrina.dirty_cards AS d (kind, id, reason)
+    SELECT DISTINCT p_kind, u.id, p_reason FROM unnest(p_ids) AS u(id) ORDER BY u.id
+    ON CONFLICT (kind, id) DO UPDATE SET seq = nextval('vitrina.card_change_seq'), reason = EXCLUDED.reason;
+END
+$$;
+-- +goose StatementEnd
+
+-- Sums targets again and brings every card they reach along. Cards that could not be written become dirty in the same
+-- transaction. p_cards = false leaves the cards to the caller (a rebuild that writes all of them at the end).
+-- +goose StatementBegin
+CREATE FUNCTION vitrina.settle_targets(p_kinds smallint[], p_ids uuid[], p_cards boolean, p_retries integer,
+    OUT objects uuid[], OUT object_projects uuid[], OUT projects uuid[],
+    OUT lost_objects uuid[], OUT lost_object_projects uuid[], OUT lost_projects uuid[],
+    OUT moved uuid[], OUT conflicts integer)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_projects uuid[];
+    v_objects uuid[];
+    v_object_projects uuid[];
+BEGIN
+    SELECT coalesce(array_agg(t.id), '{}') INTO v_projects FROM unnest(p_kinds, p_ids) AS t(kind, id) WHERE t.kind = 1;
+    SELECT coalesce(array_agg(t.id), '{}'), coalesce(array_agg(o.project_id), '{}') INTO v_objects, v_object_projects
+    FROM unnest(p_kinds, p_ids) AS t(kind, id)
+    LEFT JOIN catalog.property_object_cards o ON o.id = t.id
+    WHERE t.kind = 2;
+
+    -- The projects of objects are locked with them: a card's two sums never change between its read and our commit.
+    PERFORM vitrina.lock_targets(
+        p_kinds || array_fill(1::smallint, ARRAY[cardinality(array_remove(v_object_projects, NULL))]),
+        p_ids || array_remove(v_object_projects, NULL), true);
+
+    UPDATE vitrina.promotion_targets AS t SET boost = s.boost, named = true
+    FROM unnest(p_kinds, p_ids) AS l(kind, id)
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(c.boost_weight), 0)::integer AS boost
+        FROM vitrina.contributions c WHERE c.kind = l.kind AND c.target_id = l.id AND c.active
+    ) s
+    WHERE t.kind = l.kind AND t.id = l.id AND (t.boost <> s.boost OR NOT t.named);
+
+    IF NOT p_cards THEN
+        RETURN;
+    END IF;
+    SELECT w.* INTO objects, object_projects, projects, lost_objects, lost_object_projects, lost_projects, moved, conflicts
+    FROM vitrina.write_boosts(v_objects, v_object_projects, v_projects, v_projects, p_retries) w;
+    IF cardinality(lost_objects) + cardinality(lost_projects) + cardinality(moved) > 0 THEN
+        PERFORM vitrina.note_dirty_cards(1::smallint, lost_projects, 'row_version');
+        PERFORM vitrina.note_dirty_cards(2::smallint, lost_objects, 'row_version');
+        PERFORM vitrina.note_dirty_cards(2::smallint, moved, 'moved');
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
+-- Applies snapshots of purchases, one for each purchase and sorted by id. The target arrays name, for each target, its purchase and
+-- that snapshot's version and revision; named = false are targets of earlier snapshots (EverTargets without Targets).
+-- kept: applied, the others are older than what is stored. touched_*: every target that a kept purchase ever had. reached_*: written
+-- object cards by project; direct_*: written object cards that a kept purchase ever named itself; projects: written project cards.
+-- +goose StatementBegin
+CREATE FUNCTION vitrina.apply_purchases(p_epoch bigint,
+    p_ids uuid[], p_versions bigint[], p_revisions bigint[], p_statuses text[], p_weights integer[], p_ends_at timestamptz[],
+    p_topics text[], p_partitions integer[], p_offsets bigint[],
+    p_target_purchases uuid[], p_target_versions bigint[], p_target_revisions bigint[], p_target_kinds smallint[], p_target_ids uuid[],
+    p_target_named boolean[], p_cards boolean, p_retries integer,
+    OUT kept uuid[], OUT touched_purchases uuid[], OUT touched_kinds smallint[], OUT touched_ids uuid[],
+    OUT reached_projects uuid[], OUT reached_counts integer[], OUT direct_objects uuid[], OUT direct_projects uuid[], OUT projects uuid[],
+    OUT lost_objects uuid[], OUT lost_object_projects uuid[], OUT lost_projects uuid[], OUT moved uuid[], OUT conflicts integer)
+LANGUAGE plpgsql VOLATILE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    v_kinds smallint[];
+    v_ids uuid[];
+    v_objects uuid[];
+    v_object_projects uuid[];
+BEGIN
+    PERFORM vitrina.require_epoch('promotion-boost', p_epoch);
+
+    -- ON CONFLICT DO UPDATE locks the row and judges its newest version, so the guard needs no statement of its own.
+    WITH applied AS (
+        INSERT INTO vitrina.purchases AS p
+            (purchase_id, version, revision, status, boost_weight, ends_at, source_topic, source_partition, source_offset)
+        SELECT s.* FROM unnest(p_ids, p_versions, p_revisions, p_statuses, p_weights, p_ends_at, p_topics, p_partitions, p_offsets)
+            AS s(id, version, revision, status, weight, ends_at, topic, partition, "offset")
+        ORDER BY s.id
+        ON CONFLICT (purchase_id) DO UPDATE SET
+            version = EXCLUDED.version, revision = EXCLUDED.revision, status = EXCLUDED.status, boost_weight = EXCLUDED.boost_weight,
+            ends_at = EXCLUDED.ends_at, source_topic = EXCLUDED.source_topic, source_partition = EXCLUDED.source_partition,
+            source_offset = EXCLUDED.source_offset, applied_at = EXCLUDED.applied_at
+        WHERE (EXCLUDED.version, EXCLUDED.revision) >= (p.version, p.revision)
+        RETURNING p.purchase_id
+    )
+    SELECT coalesce(array_agg(a.purchase_id), '{}') INTO kept FROM applied a;
+
+    -- A stored (version, revision) equal to the snapshot's says that it was kept: a join by key, where kept would be searched.
+    INSERT INTO vitrina.contributions AS c (purchase_id, kind, target_id, boost_weight, status, version, revision, active)
+    SELECT t.purchase_id, t.kind, t.target_id, p.boost_weight, p.status, p.version, p.revision, p.status = 'Active'
+    FROM unnest(p_target_purchases, p_target_versions, p_target_revisions, p_target_kinds, p_target_ids, p_target_named)
+        AS t(purchase_id, version, revision, kind, target_id, named)
+    JOIN vitrina.purchases p ON p.purchase_id = t.purchase_id AND p.version = t.version AND p.revision = t.revision
+    WHERE t.named
+    ON CONFLICT (purchase_id, kind, target_id) DO UPDATE SET
+        boost_weight = EXCLUDED.boost_weight, status = EXCLUDED.status, version = EXCLUDED.version, revision = EXCLUDED.revision,
+        active = EXCLUDED.active
+    WHERE (c.boost_weight, c.status, c.version, c.revision, c.active)
+        IS DISTINCT FROM (EXCLUDED.boost_weight, EXCLUDED.status, EXCLUDED.version, EXCLUDED.revision, EXCLUDED.active);
+
+    -- Targets that only earlier snapshots named: known here unless the replica was rebuilt from the group table.
+    INSERT INTO vitrina.contributions (purchase_id, kind, target_id, boost_weight, status, version, revision, active)
+    SELECT t.purchase_id, t.kind, t.target_id, p.boost_weight, p.status, p.version, p.revision, false
+    FROM unnest(p_target_purchases, p_target_versions, p_target_revisions, p_target_kinds, p_target_ids, p_target_named)
+        AS t(purchase_id, version, revision, kind, target_id, named)
+    JOIN vitrina.purchases p ON p.purchase_id = t.purchase_id AND p.version = t.version AND p.revision = t.revision
+    WHERE NOT t.named
+    ON CONFLICT DO NOTHING;
+
+    -- D3, from the database's own rows: what the snapshot does not name any more.
+    UPDATE vitrina.contributions AS c SET active = false, version = p.version, revision = p.revision
+    FROM unnest(kept) AS k(id)
+    JOIN vitrina.purchases p ON p.purchase_id = k.id
+    WHERE c.purchase_id = k.id AND c.active AND (c.version, c.revision) <> (p.version, p.revision);
+
+    SELECT coalesce(array_agg(c.purchase_id), '{}'), coalesce(array_agg(c.kind), '{}'), coalesce(array_agg(c.target_id), '{}')
+    INTO touched_purchases, touched_kinds, touched_ids
+    FROM unnest(kept) AS k(id) JOIN vitrina.contributions c ON c.purchase_id = k.id;
+    SELECT coalesce(array_agg(t.kind), '{}'), coalesce(array_agg(t.id), '{}') INTO v_kinds, v_ids
+    FROM (SELECT DISTINCT u.kind, u.id FROM unnest(touched_kinds, touched_ids) AS u(kind, id) ORDER BY 1, 2) t;
+
+    SELECT s.objects, s.object_projects, s.projects, s.lost_objects, s.lost_object_projects, s.lost_projects, s.moved, s.conflicts
+    INTO v_objects, v_object_projects, projects, lost_objects, lost_object_projects, lost_projects, moved, conflicts
+    FROM vitrina.settle_targets(v_kinds, v_ids, p_cards, p_retries) s;
+
+    SELECT coalesce(array_agg(r.project_id), '{}'), coalesce(array_agg(r.n), '{}') INTO reached_projects, reached_counts
+    FROM (SELECT u.project_id, count(*)::integer AS n FROM unnest(v_object_projects) AS u(project_id) GROUP BY u.project_id) r;
+    SELECT coalesce(array_agg(d.id), '{}'), coalesce(array_agg(d.project_id), '{}') INTO direct_objects, direct_projects
+    FROM (
+        SELECT u.id, (array_agg(u.project_id) FILTER (WHERE u.project_id IS NOT NULL))[1] AS project_id
+        FROM (
+            SELECT w.id, w.project_id FROM unnest(v_objects, v_object_projects) AS w(id, project_id)
+            UNION ALL
+            SELECT t.id, NULL FROM unnest(v_kinds, v_ids) AS t(kind, id) WHERE t.kind = 2
+        ) u
+        GROUP BY u.id HAVING count(*) = 2
+    ) d;
+END
+$$;
+-- +goose StatementEnd
+
+-- Sums targets again (the sweep's first step).
+-- +goose StatementBegin
+CREATE FUNCTION vitrina.resum_targets(p_epoch bigint, p_kinds smallint[], p_ids uuid[], p_retries integer,
+    OUT written integer, OUT remaining integer, OUT conflicts integer)
+LANGUAGE plpgsql VOLATILE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    PERFORM vitrina.require_epoch('promotion-boost', p_epoch);
+    SELECT cardinality(s.objects) + cardinality(s.projects),
+        cardinality(s.lost_objects) + cardinality(s.lost_projects) + cardinality(s.moved), s.conflicts
+    INTO written, remaining, conflicts
+    FROM vitrina.settle_targets(p_kinds, p_ids, true, p_retries) s;
+END
+$$;
+-- +goose StatementEnd
+
+-- Recomputes single cards (cursor recompute and sweep). p_changed and p_dirty are the seq that was read in changed_cards and
+-- dirty_cards for each card, null where it is not there; marks are deleted only if they still have it. They are locked last and never
+-- waited for: a catalog transaction may hold a card while it waits for the card's mark, so waiting for a card with the
+-- mark locked would be a deadlock.
+-- +goose StatementBegin
+CREATE FUNCTION vitrina.recompute_cards(p_epoch bigint, p_kinds smallint[], p_ids uuid[], p_changed bigint[], p_dirty bigint[], p_retries integer,
+    OUT written integer, OUT remaining integer, OUT conflicts integer)
+LANGUAGE plpgsql VOLATILE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    v_projects uuid[];
+    v_objects uuid[];
+    v_object_projects uuid[];
+    v_lost_objects uuid[];
+    v_lost_projects uuid[];
+    v_moved uuid[];
+    v_left uuid[];
+BEGIN
+    PERFORM vitrina.require_epoch('promotion-boost', p_epoch);
+
+    SELECT coalesce(array_agg(t.id), '{}') INTO v_projects FROM unnest(p_kinds, p_ids) AS t(kind, id) WHERE t.kind = 1;
+    SELECT coalesce(array_agg(t.id), '{}'), coalesce(array_agg(o.project_id), '{}') INTO v_objects, v_object_projects
+    FROM unnest(p_kinds, p_ids) AS t(kind, id)
+    JOIN catalog.property_object_cards o ON o.id = t.id
+    WHERE t.kind = 2;
+    PERFORM vitrina.lock_targets(
+        array_fill(1::smallint, ARRAY[cardinality(v_projects) + cardinality(v_objects)]) || array_fill(2::smallint, ARRAY[cardinality(v_objects)]),
+        v_projects || v_object_projects || v_objects, false);
+
+    SELECT cardinality(w.objects) + cardinality(w.projects), w.lost_objects, w.lost_projects, w.moved, w.conflicts
+    INTO written, v_lost_objects, v_lost_projects, v_moved, conflicts
+    FROM vitrina.write_boosts(v_objects, v_object_projects, '{}', v_projects, p_retries) w;
+    v_left := v_lost_objects || v_lost_projects || v_moved;
+    remaining := cardinality(v_left);
+    IF remaining > 0 THEN
+        PERFORM vitrina.note_dirty_cards(1::smallint, v_lost_projects, 'row_version');
+        PERFORM vitrina.note_dirty_cards(2::smallint, v_lost_objects, 'row_version');
+        PERFORM vitrina.note_dirty_cards(2::smallint, v_moved, 'moved');
+    END IF;
+
+    WITH done AS (
+        SELECT c.kind, c.id FROM unnest(p_kinds, p_ids, p_dirty) AS u(kind, id, seq)
+        JOIN vitrina.dirty_cards c ON c.kind = u.kind AND c.id = u.id AND c.seq = u.seq
+        WHERE NOT u.id = ANY (v_left)
+        FOR UPDATE OF c SKIP LOCKED
+    )
+    DELETE FROM vitrina.dirty_cards AS c USING done WHERE c.kind = done.kind AND c.id = done.id;
+    WITH done AS (
+        SELECT c.kind, c.id FROM unnest(p_kinds, p_ids, p_changed) AS u(kind, id, seq)
+        JOIN vitrina.changed_cards c ON c.kind = u.kind AND c.id = u.id AND c.seq = u.seq
+        WHERE NOT u.id = ANY (v_left)
+        FOR UPDATE OF c SKIP LOCKED
+    )
+    DELETE FROM vitrina.changed_cards AS c USING done WHERE c.kind = done.kind AND c.id = done.id;
+END
+$$;
+-- +goose StatementEnd
+
+-- +goose Down
+DROP FUNCTION vitrina.recompute_cards(bigint, smallint[], uuid[], bigint[], bigint[], integer);
+DROP FUNCTION vitrina.resum_targets(bigint, smallint[], uuid[], integer);
+DROP FUNCTION vitrina.apply_purchases(bigint, uuid[], bigint[], bigint[], text[], integer[], timestamptz[], text[], integer[], bigint[],
+    uuid[], bigint[], bigint[], smallint[], uuid[], boolean[], boolean, integer);
+DROP FUNCTION vitrina.settle_targets(smallint[], uuid[], boolean, integer);
+DROP FUNCTION vitrina.note_dirty_cards(smallint, uuid[], text);
+DROP FUNCTION vitrina.write_boosts(uuid[], uuid[], uuid[], uuid[], integer);
+DROP FUNCTION vitrina.write_project_boosts(uuid[], bigint[], text[], integer[]);
+DROP FUNCTION vitrina.write_object_boosts(uuid[], bigint[], text[], uuid[], integer[]);
+DROP FUNCTION vitrina.lock_targets(smallint[], uuid[], boolean);
