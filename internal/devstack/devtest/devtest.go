@@ -29,8 +29,9 @@ const cleanupTimeout = 30 * time.Second
 var shared servers
 
 type servers struct {
-	mainRuns bool
-	postgres lazy[*devstack.Postgres]
+	mainRuns   bool
+	postgres   lazy[*devstack.Postgres]
+	clickhouse lazy[*devstack.ClickHouse]
 }
 
 type stopper interface {
@@ -75,7 +76,7 @@ func Main(m *testing.M) int {
 	code := m.Run()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
-	if err := errors.Join(shared.postgres.stop(ctx)); err != nil {
+	if err := errors.Join(shared.postgres.stop(ctx), shared.clickhouse.stop(ctx)); err != nil {
 		fmt.Fprintln(os.Stderr, "devtest: stop the shared servers:", err)
 		return max(code, 1)
 	}
@@ -133,6 +134,36 @@ func PostgresServer(t testing.TB) *devstack.Postgres {
 		t.Fatal(err)
 	}
 	cleanup(t, "stop PostgreSQL", server.Stop)
+	return server
+}
+
+// ClickHouse returns the DSN of a new empty database, dropped after the test, on a server that the test binary shares. That server
+// comes back by itself after an abort (see devstack.ClickHouse).
+func ClickHouse(t testing.TB) string {
+	t.Helper()
+	requireMain(t)
+	server, err := shared.clickhouse.get(devstack.StartClickHouse, devstack.Options{AutoRestart: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := freshName()
+	dsn, err := server.CreateDatabase(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cleanup(t, "drop the test's database", func(ctx context.Context) error { return server.DropDatabase(ctx, name) })
+	return dsn
+}
+
+// ClickHouseServer returns a server of the test's own, to kill and restart. It does not come back by itself.
+func ClickHouseServer(t testing.TB) *devstack.ClickHouse {
+	t.Helper()
+	requireMain(t)
+	server, err := devstack.StartClickHouse(t.Context(), devstack.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cleanup(t, "stop ClickHouse", server.Stop)
 	return server
 }
 
