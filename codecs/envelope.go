@@ -192,6 +192,20 @@ func (m *message) meta(rec *record.Record) (meta Meta, eventIDFound bool) {
 	return meta, found
 }
 
+// EventID returns the id of an event in canonical form, empty where it has none that is readable: for the log line of a record that
+// breaks its contract.
+func EventID(rec *record.Record) string {
+	var m message
+	if fault := m.scan(rec.Value, func([]byte) int { return -1 }); fault != nil {
+		m = message{} // the headers may still say it
+	}
+	meta, _ := m.meta(rec)
+	if !meta.HasMessageID {
+		return ""
+	}
+	return meta.MessageID.String()
+}
+
 // smallInteger reads an integer that only matters when it is sound; 0 otherwise.
 func smallInteger(b []byte) int64 {
 	if n, state := parseInteger(b); state == fits {

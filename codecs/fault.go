@@ -16,11 +16,9 @@ const (
 // Fault says why a record breaks its contract. Codecs return it as a value, never as a failure of the codec: an error
 // from a Goka codec ends the whole processor.
 type Fault struct {
-	Code  Code
-	Field string // the payload or envelope field, empty when the record as a whole is at fault
-	// EventID is the event's id in canonical form where one was readable, for the log line of the dead letter.
-	EventID string
-	Reason  string // one sentence for a person, free of personal data (no value of UserId, AnonymousId, SessionId)
+	Code   Code
+	Field  string // the payload or envelope field, empty when the record as a whole is at fault
+	Reason string // one sentence for a person, free of personal data (no value of UserId, AnonymousId, SessionId)
 }
 
 // Error makes a Fault usable as an error in the offline tools (explain-event, backfill).

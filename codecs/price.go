@@ -120,7 +120,7 @@ func DecodePrice(rec *record.Record, now time.Time) (*Price, *Fault) {
 	p := &Price{Meta: meta}
 	p.read(f, now)
 	if f.fault != nil {
-		return nil, f.fault.of(meta)
+		return nil, f.fault
 	}
 	p.FactID = meta.MessageID.String()
 	p.SourceEventID = p.FactID

@@ -94,7 +94,7 @@ func DecodePurchase(rec *record.Record) (*Purchase, *Fault) {
 	p.Version = f.positive(purchaseVersion)
 	p.TenantID = f.guid(purchaseTenantID)
 	if f.fault != nil {
-		return nil, f.fault.of(meta)
+		return nil, f.fault
 	}
 	return p, nil
 }
@@ -189,12 +189,4 @@ func (f *fields) requireEventID(meta Meta, found bool) {
 		f.fault = &Fault{Code: CodeInvalidField, Field: "EventId",
 			Reason: "The field EventId must be a Guid that is not empty, but it is not."}
 	}
-}
-
-// of adds the event's id, where it has one, for the log line of the dead letter.
-func (f *Fault) of(meta Meta) *Fault {
-	if meta.HasMessageID {
-		f.EventID = meta.MessageID.String()
-	}
-	return f
 }

@@ -89,7 +89,7 @@ func (c *ViewCodec) Decode(rec *record.Record) (*View, *Fault) {
 	v.LastActivityAt, _ = f.time(viewLastActivityAt)
 	v.DurationSeconds = f.int32(viewDurationSeconds)
 	if f.fault != nil {
-		return nil, f.fault.of(meta)
+		return nil, f.fault
 	}
 	known, ok := c.sources[string(name)]
 	if !ok {
