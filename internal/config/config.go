@@ -39,10 +39,13 @@ type Kafka struct {
 	SessionTimeout    time.Duration `key:"session_timeout" default:"30s" desc:"After how long without a heartbeat an instance loses its partitions. At least 10s: ending a session takes Goka 5s, and anything shorter rebalances for ever."`
 	RebalanceTimeout  time.Duration `key:"rebalance_timeout" default:"2m" desc:"How long a rebalance waits for instances that are busy. Not below session_timeout."`
 	ReplicationFactor int           `key:"replication_factor" default:"3" desc:"Replicas of the topics that vitrina topics apply creates."`
-	MinInsyncReplicas int           `key:"min_insync_replicas" default:"2" desc:"min.insync.replicas of those topics; not above replication_factor."`
+	MinInsyncReplicas int           `key:"min_insync_replicas" default:"2" desc:"min.insync.replicas of those topics; lowered to replication_factor where that is smaller."`
 	TLS               TLS           `key:"tls"`
 	SASL              SASL          `key:"sasl"`
 }
+
+// InSync is the min.insync.replicas that topics are created with.
+func (k Kafka) InSync() int { return min(k.MinInsyncReplicas, k.ReplicationFactor) }
 
 // TLS is the encryption towards the brokers.
 type TLS struct {
