@@ -32,6 +32,7 @@ type servers struct {
 	mainRuns   bool
 	postgres   lazy[*devstack.Postgres]
 	clickhouse lazy[*devstack.ClickHouse]
+	kafka      lazy[*devstack.Kafka]
 }
 
 type stopper interface {
@@ -76,7 +77,7 @@ func Main(m *testing.M) int {
 	code := m.Run()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
-	if err := errors.Join(shared.postgres.stop(ctx), shared.clickhouse.stop(ctx)); err != nil {
+	if err := errors.Join(shared.postgres.stop(ctx), shared.clickhouse.stop(ctx), shared.kafka.stop(ctx)); err != nil {
 		fmt.Fprintln(os.Stderr, "devtest: stop the shared servers:", err)
 		return max(code, 1)
 	}
@@ -182,4 +183,26 @@ func EmbeddedServer(t testing.TB, opts devstack.Options) *devstack.Embedded {
 	}
 	cleanup(t, "stop the embedded broker", broker.Stop)
 	return broker
+}
+
+// Kafka returns the address of an Apache Kafka that the test binary shares: tests use topics and groups of their own.
+func Kafka(t testing.TB) []string {
+	t.Helper()
+	requireMain(t)
+	server, err := shared.kafka.get(devstack.StartKafka, devstack.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server.Brokers()
+}
+
+// KafkaServer returns an Apache Kafka of the test's own, to kill and restart.
+func KafkaServer(t testing.TB) *devstack.Kafka {
+	t.Helper()
+	server, err := devstack.StartKafka(t.Context(), devstack.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cleanup(t, "stop Apache Kafka", server.Stop)
+	return server
 }
