@@ -1,0 +1,90 @@
+package tablestore
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config says where and how tables are kept. The zero value of every field but Dir means its default.
+type Config struct {
+	// Dir holds one directory <topic>.<partition> for each table partition.
+	Dir string
+	// Follow is for Goka views, which only read the topic: every higher offset passes at any time. A processor that
+	// writes the table must leave it false, or a late acknowledgement can hide another owner's writes (E2).
+	Follow bool
+	// FlushWrites is the number of unflushed writes that starts a flush; writers wait at four times this number. Default 20,000.
+	FlushWrites int
+	// FlushBytes is the same limit in bytes of keys and values. Default 4 MiB.
+	FlushBytes int
+	// FlushInterval is the longest time a write stays in memory only. Default 1 s.
+	FlushInterval time.Duration
+	// FilterSaveInterval is the shortest time between two snapshots of the filter. Default 1 m.
+	FilterSaveInterval time.Duration
+	// WriteBuffer is the size of LevelDB's memory table in bytes; a store holds up to two. Default 16 MiB.
+	WriteBuffer int
+	// BlockCache is the size of LevelDB's block cache in bytes, for each store. Default 8 MiB.
+	BlockCache int
+	// CloseTimeout bounds Close, which flushes first. Default 30 s.
+	CloseTimeout time.Duration
+}
+
+const (
+	defaultFlushWrites        = 20_000
+	defaultFlushBytes         = 4 << 20
+	defaultFlushInterval      = time.Second
+	defaultFilterSaveInterval = time.Minute
+	defaultWriteBuffer        = 16 << 20
+	defaultBlockCache         = 8 << 20
+	defaultCloseTimeout       = 30 * time.Second
+
+	// blockFactor times the flush limit is where Set waits for the disk.
+	blockFactor = 4
+)
+
+// Default returns the configuration with every default filled in.
+func Default(dir string) Config { return Config{Dir: dir}.withDefaults() }
+
+func (c Config) withDefaults() Config {
+	orInt := func(v, def int) int {
+		if v == 0 {
+			return def
+		}
+		return v
+	}
+	orDuration := func(v, def time.Duration) time.Duration {
+		if v == 0 {
+			return def
+		}
+		return v
+	}
+	c.FlushWrites = orInt(c.FlushWrites, defaultFlushWrites)
+	c.FlushBytes = orInt(c.FlushBytes, defaultFlushBytes)
+	c.FlushInterval = orDuration(c.FlushInterval, defaultFlushInterval)
+	c.FilterSaveInterval = orDuration(c.FilterSaveInterval, defaultFilterSaveInterval)
+	c.WriteBuffer = orInt(c.WriteBuffer, defaultWriteBuffer)
+	c.BlockCache = orInt(c.BlockCache, defaultBlockCache)
+	c.CloseTimeout = orDuration(c.CloseTimeout, defaultCloseTimeout)
+	return c
+}
+
+// Validate returns every fault of the configuration at once, or nil. Zero values are no faults: they mean the default.
+func (c Config) Validate() error {
+	var faults []error
+	if c.Dir == "" {
+		faults = append(faults, errors.New("table store: dir is empty; give the state directory"))
+	}
+	atLeast := func(name string, value, least int64, unit string) {
+		if value != 0 && value < least {
+			faults = append(faults, fmt.Errorf("table store: %s is %d%s, it must be 0 (default) or at least %d%s", name, value, unit, least, unit))
+		}
+	}
+	atLeast("flush writes", int64(c.FlushWrites), 1, "")
+	atLeast("flush bytes", int64(c.FlushBytes), 1, " bytes")
+	atLeast("flush interval", c.FlushInterval.Milliseconds(), 1, " ms")
+	atLeast("filter save interval", c.FilterSaveInterval.Milliseconds(), 1, " ms")
+	atLeast("write buffer", int64(c.WriteBuffer), 4<<10, " bytes")
+	atLeast("block cache", int64(c.BlockCache), 4<<10, " bytes")
+	atLeast("close timeout", c.CloseTimeout.Milliseconds(), 1, " ms")
+	return errors.Join(faults...)
+}
