@@ -1,0 +1,189 @@
+package popularity
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pin-marketplace/vitrina/codecs"
+	"github.com/pin-marketplace/vitrina/internal/record"
+	"github.com/pin-marketplace/vitrina/internal/telemetry"
+	"github.com/pin-marketplace/vitrina/processors"
+	"github.com/pin-marketplace/vitrina/sinks/batch"
+)
+
+// Task is one view on its way to the ledger.
+type Task struct {
+	View   *codecs.View
+	Origin codecs.Origin // of the record as delivered
+	Kind   MarkKind
+	MarkAt time.Time      // of the mark that was found; zero for MarkNone
+	Record *record.Record // the original record: what a dead letter is made of
+	Span   trace.SpanContext
+}
+
+// Sink takes views; it blocks while its buffer is full, which pauses the partition.
+type Sink interface {
+	Submit(ctx context.Context, item batch.Item[Task]) error
+}
+
+// Config is what a Consumer needs. All fields are required.
+type Config struct {
+	Group   string
+	Hasher  string // the setting, named in warnings
+	Codec   *codecs.ViewCodec
+	Route   processors.Route
+	Sink    Sink
+	Letters processors.Letters
+	Metrics *telemetry.Popularity
+	Tracing *telemetry.Tracing
+	Events  *telemetry.EventLog
+	Clock   processors.Clock
+}
+
+// Consumer handles the records of the view topic and of the group's loop topic. It is safe for concurrent use by all
+// partitions.
+type Consumer struct {
+	Config
+	consumed, mismatch, rekeyed, unknownSource, negative, unreadable *telemetry.Event
+}
+
+// New returns a Consumer.
+func New(cfg Config) *Consumer {
+	return &Consumer{
+		Config:        cfg,
+		consumed:      cfg.Events.Event("consumed", slog.LevelInfo),
+		mismatch:      cfg.Events.Event("contract-mismatch", slog.LevelWarn),
+		rekeyed:       cfg.Events.Event("rekeyed", slog.LevelWarn),
+		unknownSource: cfg.Events.Event("unknown-view-source", slog.LevelWarn),
+		negative:      cfg.Events.Event("negative-duration", slog.LevelWarn),
+		unreadable:    cfg.Events.Event("state-unreadable", slog.LevelError),
+	}
+}
+
+// Handle takes one record of the source topic.
+func (c *Consumer) Handle(d processors.Delivery) { c.handle(d, d.Record, false) }
+
+// HandleLoop takes one record of the loop topic: a source record that lay under another key, or in another partition, than
+// its view id belongs to.
+func (c *Consumer) HandleLoop(d processors.Delivery) {
+	original, err := codecs.DecodeRecord(d.Record.Value)
+	if err != nil {
+		fault := &codecs.Fault{Code: codecs.CodeUndecodable, Reason: "the loop topic holds a record that vitrina did not write: " + err.Error()}
+		processors.Bury(d, c.Letters, d.Record, fault)
+		return
+	}
+	c.handle(d, original, true)
+}
+
+func (c *Consumer) handle(d processors.Delivery, rec *record.Record, looped bool) {
+	now := c.Clock()
+	ctx, receive := c.Tracing.StartReceive(d.Session(), rec, c.Group)
+	ctx, span := c.Tracing.StartProcess(ctx, rec, c.Group)
+	view, fault := c.Codec.Decode(rec)
+	if fault != nil {
+		processors.Bury(d, c.Letters, rec, fault, span, receive)
+		return
+	}
+	key := view.ViewID.String()
+	if !looped && c.Route.Misplaced(d.Record, key) {
+		c.rekey(ctx, d, key, view)
+		telemetry.EndSpan(span, nil)
+		telemetry.EndSpan(receive, nil)
+		return
+	}
+	c.note(ctx, rec, view)
+	mark := c.mark(ctx, d, view.ViewID)
+	decision := Decide(mark, view, d.Origin, now)
+	created := view.CreatedAt
+	if created.IsZero() {
+		created = view.LastActivityAt
+	}
+	lag := c.Metrics.Lag.Start(d.Record.Partition, created)
+	done := d.Defer(func(err error) {
+		if err != nil {
+			lag.Abandon()
+		} else {
+			lag.Done()
+			c.Metrics.ConsumeDuration.Observe(telemetry.Milliseconds(c.Clock().Sub(now)))
+		}
+		telemetry.EndSpan(span, err)
+		telemetry.EndSpan(receive, err)
+	})
+	if decision.Write != nil {
+		value, err := decision.Write.MarshalBinary()
+		if err != nil {
+			done(err)
+			d.Ctx.Fail(fmt.Errorf("encoding the mark of view %s (record %s): %w", key, rec.ID, err))
+			return
+		}
+		d.Ctx.SetValue(value)
+	}
+	task := Task{View: view, Origin: d.Origin, Kind: decision.Kind, MarkAt: decision.MarkAt, Record: rec, Span: span.SpanContext()}
+	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Session(), Done: done}); err != nil {
+		done(err)
+	}
+}
+
+// rekey sends the record to where its view id belongs, whole: with its own key, headers and coordinates.
+func (c *Consumer) rekey(ctx context.Context, d processors.Delivery, key string, view *codecs.View) {
+	c.Metrics.Rekeyed.Inc()
+	reason := "its Kafka key is not the PropertyObjectViewId"
+	if string(d.Record.Key) == key {
+		c.Metrics.KeyPartitionDiffer.Inc()
+		reason = fmt.Sprintf("its key hashes to partition %d: if this is frequent, set popularity.hasher (%s) to the producers' partitioner",
+			c.Route.Partition(key), c.Hasher)
+	}
+	if c.rekeyed.Allow(ctx) {
+		c.rekeyed.Write(ctx, "the view goes through the loop topic",
+			slog.String("consumer", "popularity"), slog.String("record", d.Record.String()), slog.String("property_object_view_id", key),
+			slog.String("property_object_id", view.ObjectID.String()), slog.String("reason", reason))
+	}
+	d.Ctx.Loopback(key, codecs.EncodeRecord(d.Record))
+}
+
+// mark reads the view's mark. One that cannot be read counts as none: the ledger decides either way.
+func (c *Consumer) mark(ctx context.Context, d processors.Delivery, id uuid.UUID) *codecs.Mark {
+	value, _ := d.Ctx.Value().([]byte)
+	if len(value) == 0 {
+		return nil
+	}
+	mark, err := codecs.DecodeMark(value)
+	if err != nil {
+		c.unreadable.Log(ctx, "a mark in the group table cannot be read; the ledger in PostgreSQL decides about this view",
+			slog.String("property_object_view_id", id.String()), slog.String("record", d.Record.String()), slog.Any("error", err))
+		return nil
+	}
+	return &mark
+}
+
+// note logs and counts what is odd about a valid view.
+func (c *Consumer) note(ctx context.Context, rec *record.Record, view *codecs.View) {
+	if view.ContractMismatch {
+		c.Metrics.ContractMismatch.Inc()
+		c.mismatch.Log(ctx, "ContractVersion is not 1; the event is valid and is processed",
+			slog.String("consumer", "popularity"), slog.String("record", rec.String()), slog.Int64("contract_version", view.ContractVersion))
+	}
+	if view.SourceUnknown {
+		c.Metrics.UnknownViewSource.Inc()
+		c.unknownSource.Log(ctx, "ViewSource is not in popularity.view_sources; the view counts as Unknown",
+			slog.String("record", rec.String()), slog.String("property_object_view_id", view.ViewID.String()))
+	}
+	if view.DurationSeconds < 0 {
+		c.Metrics.NegativeDuration.Inc()
+		c.negative.Log(ctx, "DurationSeconds is below 0; the view counts all the same",
+			slog.String("record", rec.String()), slog.String("property_object_view_id", view.ViewID.String()),
+			slog.Int64("duration_seconds", view.DurationSeconds))
+	}
+	if c.consumed.Allow(ctx) {
+		c.consumed.Write(ctx, "view received",
+			slog.String("consumer", "popularity"), slog.String("record", rec.String()),
+			slog.String("property_object_view_id", view.ViewID.String()), slog.String("property_object_id", view.ObjectID.String()),
+			slog.String("view_source", view.Source), slog.Int64("duration_seconds", view.DurationSeconds),
+			slog.Bool("has_user_id", view.HasUserID), slog.Bool("has_anonymous_id", view.HasAnonymousID), slog.Bool("has_session_id", view.HasSessionID))
+	}
+}
