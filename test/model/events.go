@@ -78,8 +78,12 @@ func (m *Model) applyPrice(ev *event) *fault {
 	fact.CurrencyID = digits(p.integer("CurrencyId", 16, 0, 0))
 	fact.CurrencyIsoCode = p.isoCode()
 	changed := p.when("ChangedAt")
-	p.text("Source")
-	p.integer("Version", 33, 0, 0)
+	if p.optional("Source") != nil {
+		p.text("Source")
+	}
+	if p.optional("Version") != nil {
+		p.integer("Version", 33, 0, 0)
+	}
 	if p.fault != nil {
 		return p.fault
 	}

@@ -190,12 +190,12 @@ func boost(c Card, sums map[Ref]int, named map[Ref]bool) int {
 	switch {
 	case c.Status == Delisted:
 		return c.PromotionBoost
+	case c.Status == Hidden && !named[c.Ref]:
+		return c.PromotionBoost
 	case c.Kind == Project:
 		return sums[c.Ref]
-	case c.Status == Published || named[c.Ref]:
-		return sums[c.Ref] + sums[Ref{Project, c.ProjectID}]
 	default:
-		return c.PromotionBoost
+		return sums[c.Ref] + sums[Ref{Project, c.ProjectID}]
 	}
 }
 
