@@ -2,13 +2,11 @@ package deadletter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -23,12 +21,11 @@ func (w *Writer) flushOversized(ctx context.Context, parcels []*parcel) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, w.cfg.AckTimeout, errNoAck)
 	defer cancel()
 	for _, p := range parcels {
-		w.produce(ctx, p)
-		err := w.await(ctx, p)
+		err := w.writeAlone(ctx, p)
 		if err == nil {
 			continue
 		}
-		if !errors.Is(err, kerr.MessageTooLarge) && !errors.Is(err, kerr.RecordListTooLarge) {
+		if !tooLarge(err) {
 			return w.explain(err)
 		}
 		need := sizeOf(Encode(w.cfg.Topic, p.letter, w.cfg.Clock())) + overhead
@@ -37,8 +34,7 @@ func (w *Writer) flushOversized(ctx context.Context, parcels []*parcel) error {
 				"(`vitrina topics apply` or kafka-configs): the letter is kept and its record's partition commits no further until then",
 				p.letter.Record.ID, need, w.cfg.Topic, maxMessageBytes, grow, need)
 		}
-		w.produce(ctx, p)
-		if err := w.await(ctx, p); err != nil {
+		if err := w.writeAlone(ctx, p); err != nil {
 			return w.explain(err)
 		}
 	}

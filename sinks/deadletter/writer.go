@@ -59,6 +59,9 @@ type Writer struct {
 	metrics   Metrics
 	letters   *batch.Batcher[*parcel]
 	oversized *batch.Batcher[*parcel]
+	// solo is held while a letter is written for its size alone: the client would put letters of both batchers into one
+	// batch, and a small letter beside a large one would be taken for a large one.
+	solo chan struct{}
 }
 
 // ClientOptions are the options that the client given to New must be made with, beside brokers and security: acknowledged by
@@ -90,7 +93,7 @@ func New(cfg Config, client *kgo.Client, events Events, logger *slog.Logger, m M
 	if cfg.DrainTimeout <= 0 {
 		cfg.DrainTimeout = 5 * time.Second
 	}
-	w := &Writer{cfg: cfg, client: client, events: events, logger: logger, metrics: m}
+	w := &Writer{cfg: cfg, client: client, events: events, logger: logger, metrics: m, solo: make(chan struct{}, 1)}
 	bc := batch.Config{Name: "dead letters " + cfg.Consumer, MaxItems: lettersPerBatch, MaxWait: gatherFor, Buffer: lettersBuffered,
 		Backoff: cfg.Backoff, DrainTimeout: cfg.DrainTimeout}
 	var err error
@@ -186,7 +189,7 @@ func (w *Writer) flush(ctx context.Context, parcels []*parcel) error {
 	for _, p := range parcels {
 		switch err := w.await(ctx, p); {
 		case err == nil:
-		case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
+		case tooLarge(err):
 			large = append(large, p)
 		default:
 			failed = err
@@ -194,16 +197,31 @@ func (w *Writer) flush(ctx context.Context, parcels []*parcel) error {
 	}
 	// The client puts letters of one partition into one batch, and it is the batch that was too large: one by one most fit.
 	for _, p := range large {
-		w.produce(ctx, p)
-		switch err := w.await(ctx, p); {
+		switch err := w.writeAlone(ctx, p); {
 		case err == nil:
-		case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
+		case tooLarge(err):
 			w.setAside(ctx, p)
 		default:
 			failed = err
 		}
 	}
 	return w.explain(failed)
+}
+
+// writeAlone writes one letter in a batch of its own.
+func (w *Writer) writeAlone(ctx context.Context, p *parcel) error {
+	select {
+	case w.solo <- struct{}{}:
+		defer func() { <-w.solo }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	w.produce(ctx, p)
+	return w.await(ctx, p)
+}
+
+func tooLarge(err error) bool {
+	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge)
 }
 
 // setAside hands a letter over to the oversized batcher, which settles it.
