@@ -58,7 +58,7 @@ func TestRaiseEpochWaitsForWriters(t *testing.T) {
 func TestFaultOf(t *testing.T) {
 	for code, want := range map[string]Fault{
 		"40001": Collision, "40P01": Collision, "22003": Rejected, "23514": Rejected, "VT001": Fenced,
-		"57P01": Outage, "55P03": Outage, "57014": Outage, "42P01": Outage, "25P03": Outage,
+		"57P01": Outage, "55P03": Outage, "57014": Slow, "42P01": Outage, "25P03": Outage,
 	} {
 		require.Equal(t, want, FaultOf(errors.Join(&pgconn.PgError{Code: code})), code)
 	}
@@ -106,6 +106,22 @@ func TestBisectRejectsTheGuiltyOnly(t *testing.T) {
 	require.NoError(t, Bisect(t.Context(), []int{1, 2, 3, 4, 5, 6, 7, 8, 9}, apply, reject))
 	require.Equal(t, []int{1, 2, 4, 5, 6, 9}, applied, "in their order")
 	require.Equal(t, []int{3, 7, 8}, rejected)
+
+	// Too much for the statement timeout: halved until it fits; one value that does not fit alone is an outage.
+	var sizes []int
+	slow := &pgconn.PgError{Code: "57014"}
+	limited := func(limit int) func(context.Context, []int) error {
+		return func(_ context.Context, values []int) error {
+			if len(values) > limit {
+				return slow
+			}
+			sizes = append(sizes, len(values))
+			return nil
+		}
+	}
+	require.NoError(t, Bisect(t.Context(), []int{1, 2, 3, 4, 5, 6, 7}, limited(2), reject))
+	require.Equal(t, []int{1, 2, 2, 2}, sizes)
+	require.ErrorIs(t, Bisect(t.Context(), []int{1, 2}, limited(0), reject), slow)
 
 	outage := errors.New("connection refused")
 	rejected = nil

@@ -49,7 +49,7 @@ func Migrate(ctx context.Context, db *sql.DB) ([]Migration, error) {
 	if err != nil {
 		return applied, explainMigration(err)
 	}
-	return applied, nil
+	return applied, installAfterMigration(ctx, db)
 }
 
 // MigrationStatus lists every step known to this binary with what the database has of it. It changes nothing: on a

@@ -24,6 +24,8 @@ const (
 	Rejected
 	// Fenced: the projection is closed or has another epoch (design E6).
 	Fenced
+	// Slow: the server's statement timeout ended it: a smaller batch may do.
+	Slow
 )
 
 // sqlstateFenced is raised by vitrina.require_epoch.
@@ -42,6 +44,8 @@ func FaultOf(err error) Fault {
 		return Collision
 	case strings.HasPrefix(pgErr.Code, "22"), strings.HasPrefix(pgErr.Code, "23"):
 		return Rejected
+	case pgErr.Code == "57014":
+		return Slow
 	default:
 		return Outage
 	}
@@ -92,17 +96,21 @@ func Transact(ctx context.Context, do func(context.Context) error, collided func
 }
 
 // Bisect applies values in their order, each by exactly one successful call of apply or, when apply rejects it alone,
-// handed to reject. Only errors with Rejected faults split a batch; any other ends it, and what was applied before stays
-// applied: apply must bear to be repeated.
+// handed to reject. Only Rejected and Slow faults split a batch (a replay that reaches millions of cards in one batch would time
+// out for ever); any other error ends it, and what was applied before stays applied: apply must bear to be repeated.
 func Bisect[T any](ctx context.Context, values []T, apply func(context.Context, []T) error, reject func(T, error)) error {
 	if len(values) == 0 {
 		return nil
 	}
 	err := apply(ctx, values)
-	if err == nil || FaultOf(err) != Rejected {
+	fault := FaultOf(err)
+	if err == nil || fault != Rejected && fault != Slow || ctx.Err() != nil {
 		return err
 	}
 	if len(values) == 1 {
+		if fault == Slow {
+			return err
+		}
 		reject(values[0], err)
 		return nil
 	}

@@ -67,7 +67,18 @@ CREATE TABLE vitrina.dirty_cards (
     PRIMARY KEY (kind, id)
 ) WITH (fillfactor = 80);
 
+-- Whether a full sweep is owed: due is raised when triggers were put on a table whose earlier changes nobody has noted, done
+-- follows when a sweep that began later has ended.
+CREATE TABLE vitrina.card_sweep (
+    id boolean PRIMARY KEY DEFAULT true CHECK (id),
+    due bigint NOT NULL DEFAULT 0,
+    done bigint NOT NULL DEFAULT 0,
+    finished_at timestamptz
+);
+INSERT INTO vitrina.card_sweep DEFAULT VALUES;
+
 -- +goose Down
+DROP TABLE vitrina.card_sweep;
 DROP TABLE vitrina.dirty_cards;
 DROP TABLE vitrina.changed_cards;
 DROP SEQUENCE vitrina.card_change_seq;

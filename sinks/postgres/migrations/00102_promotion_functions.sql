@@ -205,13 +205,14 @@ BEGIN
         p_kinds || array_fill(1::smallint, ARRAY[cardinality(array_remove(v_object_projects, NULL))]),
         p_ids || array_remove(v_object_projects, NULL), true);
 
-    UPDATE vitrina.promotion_targets AS t SET boost = s.boost, named = true
+    UPDATE vitrina.promotion_targets AS t SET boost = s.boost, named = s.named
     FROM unnest(p_kinds, p_ids) AS l(kind, id)
     CROSS JOIN LATERAL (
-        SELECT coalesce(sum(c.boost_weight), 0)::integer AS boost
+        SELECT coalesce(sum(c.boost_weight), 0)::integer AS boost,
+            EXISTS (SELECT FROM vitrina.contributions e WHERE e.kind = l.kind AND e.target_id = l.id) AS named
         FROM vitrina.contributions c WHERE c.kind = l.kind AND c.target_id = l.id AND c.active
     ) s
-    WHERE t.kind = l.kind AND t.id = l.id AND (t.boost <> s.boost OR NOT t.named);
+    WHERE t.kind = l.kind AND t.id = l.id AND (t.boost <> s.boost OR t.named <> s.named);
 
     IF NOT p_cards THEN
         RETURN;

@@ -61,7 +61,7 @@ $$;
 
 -- Puts the triggers on the tables of both kinds of card. Safe to repeat: a table that has them is not even locked. Called after
 -- every migration and by each sink at its start and from time to time, because the catalog may recreate its tables.
--- state: present, installed (now; what changed before is for a sweep), unavailable (detail says why; only the sweep finds changes).
+-- state: present, installed (now; what changed before is for a sweep, which becomes due), unavailable (detail says why; only the sweep finds changes).
 -- +goose StatementBegin
 CREATE FUNCTION vitrina.install_card_triggers() RETURNS TABLE (card text, target text, state text, detail text)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -101,7 +101,7 @@ BEGIN
         FROM unnest(v_table.columns) AS c(name);
         BEGIN
             -- CREATE TRIGGER waits for every writer of the table and stops those behind it: not for long.
-            SET LOCAL lock_timeout = '2s';
+            PERFORM set_config('lock_timeout', '300ms', true);
             -- SECURITY DEFINER: the catalog's roles need no rights here. The exception block writes nothing and so costs no
             -- transaction id (one for each row would slow the whole server down during a bulk load): a column that was renamed since must
             -- not break the catalog's writes, the next call of this function mends the trigger.
@@ -131,6 +131,7 @@ BEGIN
                 v_name || '_insert', target, v_name);
             EXECUTE format('CREATE TRIGGER %I AFTER UPDATE ON %s FOR EACH ROW WHEN (%s) EXECUTE FUNCTION vitrina.%I()',
                 v_name || '_update', target, v_changed, v_name);
+            UPDATE vitrina.card_sweep SET due = due + 1;
             state := 'installed';
         EXCEPTION WHEN OTHERS THEN
             state := 'unavailable';

@@ -1,0 +1,269 @@
+package postgres
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pin-marketplace/vitrina/codecs"
+)
+
+// The kinds of cards as the tables hold them; the numbers are the order of the locks.
+const (
+	kindProject = int16(1)
+	kindObject  = int16(2)
+)
+
+func kindOf(k codecs.TargetKind) int16 {
+	if k == codecs.KindProject {
+		return kindProject
+	}
+	return kindObject
+}
+
+func kindName(k int16) codecs.TargetKind {
+	if k == kindProject {
+		return codecs.KindProject
+	}
+	return codecs.KindPropertyObject
+}
+
+func compareUUID(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
+
+func compareTargets(a, b codecs.Target) int {
+	if c := cmp.Compare(kindOf(a.Kind), kindOf(b.Kind)); c != 0 {
+		return c
+	}
+	return compareUUID(a.ID, b.ID)
+}
+
+// entry is a snapshot to apply, with the older ones of the batch that it stands for.
+type entry struct {
+	Snapshot
+	coalesced []Snapshot
+}
+
+// plan coalesces a batch: rounds hold one entry for each purchase, sorted by purchase; stale are snapshots older than one that
+// came before them in the batch. A snapshot stands for the older ones whose targets it remembers (EverTargets), which is all of
+// them as long as the group table has lost nothing: then there is one round. Others are applied in a round of their own
+// before, so that every target which a purchase ever named gets its contribution (D27).
+func plan(values []Snapshot) (rounds [][]entry, stale []Snapshot) {
+	purchases := make(map[uuid.UUID][]entry, len(values))
+	depth := 0
+	for _, v := range values {
+		list := purchases[v.PurchaseID]
+		if n := len(list); n > 0 {
+			last := &list[n-1]
+			if compareStates(v.State, last.State) < 0 {
+				stale = append(stale, v)
+				continue
+			}
+			if remembers(v.State, last.State) {
+				*last = entry{Snapshot: v, coalesced: append(last.coalesced, last.Snapshot)}
+				continue
+			}
+		}
+		list = append(list, entry{Snapshot: v})
+		purchases[v.PurchaseID] = list
+		depth = max(depth, len(list))
+	}
+	ids := slices.SortedFunc(maps.Keys(purchases), compareUUID)
+	rounds = make([][]entry, depth)
+	for _, id := range ids {
+		for i, e := range purchases[id] {
+			rounds[i] = append(rounds[i], e)
+		}
+	}
+	return rounds, stale
+}
+
+// compareStates orders the snapshots of one purchase.
+func compareStates(a, b *codecs.PurchaseState) int {
+	return cmp.Or(cmp.Compare(a.Version, b.Version), cmp.Compare(a.Revision, b.Revision))
+}
+
+func remembers(newer, older *codecs.PurchaseState) bool {
+	forgotten := func(t codecs.Target) bool {
+		return !slices.Contains(newer.Targets, t) && !slices.Contains(newer.EverTargets, t)
+	}
+	return !slices.ContainsFunc(older.Targets, forgotten) && !slices.ContainsFunc(older.EverTargets, forgotten)
+}
+
+const applyPurchases = `SELECT r.kept, r.touched_purchases, r.touched_kinds, r.touched_ids, r.reached_projects, r.reached_counts,
+	r.direct_objects, r.direct_projects, r.projects, r.lost_objects, r.lost_object_projects, r.lost_projects, r.moved, r.conflicts
+	FROM vitrina.apply_purchases($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) r`
+
+// applyArgs are the arrays of vitrina.apply_purchases: one element for each purchase, and one for each of its targets.
+type applyArgs struct {
+	ids        []uuid.UUID
+	versions   []int64
+	revisions  []int64
+	statuses   []string
+	weights    []int32
+	endsAt     []time.Time
+	topics     []string
+	partitions []int32
+	offsets    []int64
+
+	targetPurchases []uuid.UUID
+	targetVersions  []int64
+	targetRevisions []int64
+	targetKinds     []int16
+	targetIDs       []uuid.UUID
+	targetNamed     []bool
+}
+
+// newApplyArgs takes a round of plan.
+func newApplyArgs(snapshots []entry) *applyArgs {
+	n := len(snapshots)
+	a := &applyArgs{
+		ids: make([]uuid.UUID, 0, n), versions: make([]int64, 0, n), revisions: make([]int64, 0, n), statuses: make([]string, 0, n),
+		weights: make([]int32, 0, n), endsAt: make([]time.Time, 0, n), topics: make([]string, 0, n), partitions: make([]int32, 0, n),
+		offsets: make([]int64, 0, n), targetPurchases: make([]uuid.UUID, 0, 2*n), targetVersions: make([]int64, 0, 2*n),
+		targetRevisions: make([]int64, 0, 2*n), targetKinds: make([]int16, 0, 2*n), targetIDs: make([]uuid.UUID, 0, 2*n), targetNamed: make([]bool, 0, 2*n),
+	}
+	for _, s := range snapshots {
+		st := s.State
+		a.ids = append(a.ids, s.PurchaseID)
+		a.versions = append(a.versions, st.Version)
+		a.revisions = append(a.revisions, st.Revision)
+		a.statuses = append(a.statuses, string(st.Status))
+		a.weights = append(a.weights, st.BoostWeight)
+		a.endsAt = append(a.endsAt, st.EndsAt)
+		a.topics = append(a.topics, st.Topic)
+		a.partitions = append(a.partitions, st.SourcePartition)
+		a.offsets = append(a.offsets, st.SourceOffset)
+		for _, t := range st.Targets {
+			a.addTarget(s.Snapshot, t, true)
+		}
+		for _, t := range st.EverTargets {
+			if !slices.Contains(st.Targets, t) {
+				a.addTarget(s.Snapshot, t, false)
+			}
+		}
+	}
+	return a
+}
+
+func (a *applyArgs) addTarget(s Snapshot, t codecs.Target, named bool) {
+	a.targetPurchases = append(a.targetPurchases, s.PurchaseID)
+	a.targetVersions = append(a.targetVersions, s.State.Version)
+	a.targetRevisions = append(a.targetRevisions, s.State.Revision)
+	a.targetKinds = append(a.targetKinds, kindOf(t.Kind))
+	a.targetIDs = append(a.targetIDs, t.ID)
+	a.targetNamed = append(a.targetNamed, named)
+}
+
+func (a *applyArgs) list(epoch int64, cards bool, retries int) []any {
+	return []any{
+		epoch, a.ids, a.versions, a.revisions, a.statuses, a.weights, a.endsAt, a.topics, a.partitions, a.offsets,
+		a.targetPurchases, a.targetVersions, a.targetRevisions, a.targetKinds, a.targetIDs, a.targetNamed, cards, retries,
+	}
+}
+
+// applyResult is the row that vitrina.apply_purchases returns; see its comment.
+type applyResult struct {
+	Kept                         []uuid.UUID
+	TouchedPurchases             []uuid.UUID
+	TouchedKinds                 []int16
+	TouchedIDs                   []uuid.UUID
+	ReachedProjects              []uuid.UUID
+	ReachedCounts                []int32
+	DirectObjects                []uuid.UUID
+	DirectProjects               []uuid.UUID
+	Projects                     []uuid.UUID
+	LostObjects, LostObjectsHome []uuid.UUID
+	LostProjects                 []uuid.UUID
+	Moved                        []uuid.UUID
+	Conflicts                    int
+}
+
+func (r *applyResult) scan(row pgx.Row) error {
+	*r = applyResult{}
+	if err := row.Scan(&r.Kept, &r.TouchedPurchases, &r.TouchedKinds, &r.TouchedIDs, &r.ReachedProjects, &r.ReachedCounts,
+		&r.DirectObjects, &r.DirectProjects, &r.Projects, &r.LostObjects, &r.LostObjectsHome, &r.LostProjects, &r.Moved, &r.Conflicts); err != nil {
+		return fmt.Errorf("in vitrina.apply_purchases: %w", err)
+	}
+	return nil
+}
+
+func (r *applyResult) cardsWritten() int {
+	n := len(r.Projects)
+	for _, c := range r.ReachedCounts {
+		n += int(c)
+	}
+	return n
+}
+
+// affected counts, for each purchase, the written cards that it reaches: through its projects, and those of its objects
+// that none of its projects has covered.
+func (r *applyResult) affected() map[uuid.UUID]int {
+	reached := make(map[uuid.UUID]int, len(r.ReachedProjects)+len(r.Projects))
+	for i, p := range r.ReachedProjects {
+		reached[p] += int(r.ReachedCounts[i])
+	}
+	for _, p := range r.Projects {
+		reached[p]++
+	}
+	home := make(map[uuid.UUID]uuid.UUID, len(r.DirectObjects))
+	for i, o := range r.DirectObjects {
+		home[o] = r.DirectProjects[i]
+	}
+	touched := r.touched()
+	affected := make(map[uuid.UUID]int, len(r.Kept))
+	for i, purchase := range r.TouchedPurchases {
+		id := r.TouchedIDs[i]
+		if r.TouchedKinds[i] == kindProject {
+			affected[purchase] += reached[id]
+			continue
+		}
+		if project, written := home[id]; written && !touched[touch{purchase, kindProject, project}] {
+			affected[purchase]++
+		}
+	}
+	return affected
+}
+
+type touch struct {
+	purchase uuid.UUID
+	kind     int16
+	target   uuid.UUID
+}
+
+func (r *applyResult) touched() map[touch]bool {
+	touched := make(map[touch]bool, len(r.TouchedPurchases))
+	for i, purchase := range r.TouchedPurchases {
+		touched[touch{purchase, r.TouchedKinds[i], r.TouchedIDs[i]}] = true
+	}
+	return touched
+}
+
+// lostByPurchase names, for each purchase, the cards that it reaches and that could not be written.
+func (r *applyResult) lostByPurchase() map[uuid.UUID][]string {
+	touched := r.touched()
+	lost := make(map[uuid.UUID][]string)
+	note := func(name string, id uuid.UUID, targets ...touch) {
+		for _, purchase := range r.Kept {
+			for _, t := range targets {
+				t.purchase = purchase
+				if touched[t] {
+					lost[purchase] = append(lost[purchase], name+" card "+id.String())
+					break
+				}
+			}
+		}
+	}
+	for _, id := range r.LostProjects {
+		note("Project", id, touch{kind: kindProject, target: id})
+	}
+	for i, id := range r.LostObjects {
+		note("PropertyObject", id, touch{kind: kindObject, target: id}, touch{kind: kindProject, target: r.LostObjectsHome[i]})
+	}
+	return lost
+}
