@@ -11,6 +11,7 @@ import (
 
 	"github.com/pin-marketplace/vitrina/codecs"
 	"github.com/pin-marketplace/vitrina/internal/record"
+	"github.com/pin-marketplace/vitrina/internal/stream"
 	"github.com/pin-marketplace/vitrina/internal/telemetry"
 	"github.com/pin-marketplace/vitrina/processors"
 	"github.com/pin-marketplace/vitrina/sinks/batch"
@@ -21,7 +22,7 @@ type Task struct {
 	View   *codecs.View
 	Origin codecs.Origin // of the record as delivered
 	Kind   MarkKind
-	MarkAt time.Time      // of the mark that was found; zero for MarkNone
+	MarkAt time.Time // of the mark that was found; zero for MarkNone
 	Record *record.Record // the original record: what a dead letter is made of
 	Span   trace.SpanContext
 }
@@ -36,7 +37,6 @@ type Config struct {
 	Group   string
 	Hasher  string // the setting, named in warnings
 	Codec   *codecs.ViewCodec
-	Route   processors.Route
 	Sink    Sink
 	Letters processors.Letters
 	Metrics *telemetry.Popularity
@@ -66,23 +66,24 @@ func New(cfg Config) *Consumer {
 }
 
 // Handle takes one record of the source topic.
-func (c *Consumer) Handle(d processors.Delivery) { c.handle(d, d.Record, false) }
+func (c *Consumer) Handle(d stream.Context, rec *record.Record) { c.handle(d, rec, rec) }
 
 // HandleLoop takes one record of the loop topic: a source record that lay under another key, or in another partition, than
 // its view id belongs to.
-func (c *Consumer) HandleLoop(d processors.Delivery) {
-	original, err := codecs.DecodeRecord(d.Record.Value)
+func (c *Consumer) HandleLoop(d stream.Context, delivered *record.Record) {
+	original, err := codecs.DecodeRecord(delivered.Value)
 	if err != nil {
 		fault := &codecs.Fault{Code: codecs.CodeUndecodable, Reason: "the loop topic holds a record that vitrina did not write: " + err.Error()}
-		processors.Bury(d, c.Letters, d.Record, fault)
+		processors.Bury(d, c.Letters, delivered, fault)
 		return
 	}
-	c.handle(d, original, true)
+	c.handle(d, delivered, original)
 }
 
-func (c *Consumer) handle(d processors.Delivery, rec *record.Record, looped bool) {
-	now := c.Clock()
-	ctx, receive := c.Tracing.StartReceive(d.Session(), rec, c.Group)
+// handle takes a record as delivered and the original it stands for, which is the same for the source topic.
+func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
+	now, looped := c.Clock(), delivered != rec
+	ctx, receive := c.Tracing.StartReceive(d.Context(), rec, c.Group)
 	ctx, span := c.Tracing.StartProcess(ctx, rec, c.Group)
 	view, fault := c.Codec.Decode(rec)
 	if fault != nil {
@@ -90,72 +91,64 @@ func (c *Consumer) handle(d processors.Delivery, rec *record.Record, looped bool
 		return
 	}
 	key := view.ViewID.String()
-	if !looped && c.Route.Misplaced(d.Record, key) {
-		c.rekey(ctx, d, key, view)
+	if !looped && processors.Misplaced(d, rec, key) {
+		c.rekey(ctx, d, rec, key, view)
 		telemetry.EndSpan(span, nil)
 		telemetry.EndSpan(receive, nil)
 		return
 	}
 	c.note(ctx, rec, view)
-	mark := c.mark(ctx, d, view.ViewID)
-	decision := Decide(mark, view, d.Origin, now)
+	mark := c.mark(ctx, d, rec, view.ViewID)
+	origin := processors.Origin(d, delivered, looped)
+	decision := Decide(mark, view, origin, now)
 	created := view.CreatedAt
 	if created.IsZero() {
 		created = view.LastActivityAt
 	}
-	lag := c.Metrics.Lag.Start(d.Record.Partition, created)
-	done := d.Defer(func(err error) {
-		if err != nil {
-			lag.Abandon()
-		} else {
-			lag.Done()
-			c.Metrics.ConsumeDuration.Observe(telemetry.Milliseconds(c.Clock().Sub(now)))
-		}
-		telemetry.EndSpan(span, err)
-		telemetry.EndSpan(receive, err)
-	})
+	work := &processors.Work{Lag: c.Metrics.Lag.Start(delivered.Partition, created), Duration: c.Metrics.ConsumeDuration, Clock: c.Clock, Begun: now,
+		Spans: [2]trace.Span{span, receive}, Committed: d.DeferCommit()}
 	if decision.Write != nil {
 		value, err := decision.Write.MarshalBinary()
 		if err != nil {
-			done(err)
-			d.Ctx.Fail(fmt.Errorf("encoding the mark of view %s (record %s): %w", key, rec.ID, err))
+			work.Done(err)
+			d.Fail(fmt.Errorf("encoding the mark of view %s (record %s): %w", key, rec.ID, err))
 			return
 		}
-		d.Ctx.SetValue(value)
+		d.SetValue(value)
 	}
-	task := Task{View: view, Origin: d.Origin, Kind: decision.Kind, MarkAt: decision.MarkAt, Record: rec, Span: span.SpanContext()}
-	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Session(), Done: done}); err != nil {
-		done(err)
+	task := Task{View: view, Origin: origin, Kind: decision.Kind, MarkAt: decision.MarkAt, Record: rec, Span: span.SpanContext()}
+	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Context(), Done: work.Done}); err != nil {
+		work.Done(err)
 	}
 }
 
 // rekey sends the record to where its view id belongs, whole: with its own key, headers and coordinates.
-func (c *Consumer) rekey(ctx context.Context, d processors.Delivery, key string, view *codecs.View) {
+func (c *Consumer) rekey(ctx context.Context, d stream.Context, rec *record.Record, key string, view *codecs.View) {
 	c.Metrics.Rekeyed.Inc()
 	reason := "its Kafka key is not the PropertyObjectViewId"
-	if string(d.Record.Key) == key {
+	if string(rec.Key) == key {
 		c.Metrics.KeyPartitionDiffer.Inc()
 		reason = fmt.Sprintf("its key hashes to partition %d: if this is frequent, set popularity.hasher (%s) to the producers' partitioner",
-			c.Route.Partition(key), c.Hasher)
+			d.Home([]byte(key)), c.Hasher)
 	}
 	if c.rekeyed.Allow(ctx) {
 		c.rekeyed.Write(ctx, "the view goes through the loop topic",
-			slog.String("consumer", "popularity"), slog.String("record", d.Record.String()), slog.String("property_object_view_id", key),
+			slog.String("consumer", "popularity"), slog.String("record", rec.String()), slog.String("property_object_view_id", key),
 			slog.String("property_object_id", view.ObjectID.String()), slog.String("reason", reason))
 	}
-	d.Ctx.Loopback(key, codecs.EncodeRecord(d.Record))
+	d.Loopback(key, codecs.EncodeRecord(rec))
 }
 
 // mark reads the view's mark. One that cannot be read counts as none: the ledger decides either way.
-func (c *Consumer) mark(ctx context.Context, d processors.Delivery, id uuid.UUID) *codecs.Mark {
-	value, _ := d.Ctx.Value().([]byte)
+func (c *Consumer) mark(ctx context.Context, d stream.Context, rec *record.Record, id uuid.UUID) *codecs.Mark {
+	value, _ := d.Value().([]byte)
 	if len(value) == 0 {
 		return nil
 	}
 	mark, err := codecs.DecodeMark(value)
 	if err != nil {
 		c.unreadable.Log(ctx, "a mark in the group table cannot be read; the ledger in PostgreSQL decides about this view",
-			slog.String("property_object_view_id", id.String()), slog.String("record", d.Record.String()), slog.Any("error", err))
+			slog.String("property_object_view_id", id.String()), slog.String("record", rec.String()), slog.Any("error", err))
 		return nil
 	}
 	return &mark

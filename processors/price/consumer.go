@@ -10,6 +10,7 @@ import (
 
 	"github.com/pin-marketplace/vitrina/codecs"
 	"github.com/pin-marketplace/vitrina/internal/record"
+	"github.com/pin-marketplace/vitrina/internal/stream"
 	"github.com/pin-marketplace/vitrina/internal/telemetry"
 	"github.com/pin-marketplace/vitrina/processors"
 	"github.com/pin-marketplace/vitrina/sinks/batch"
@@ -57,36 +58,26 @@ func New(cfg Config) *Consumer {
 
 // Handle takes one record. It returns when the record is in the buffer of the sink or of the dead letters; the record's
 // commit waits for their acknowledgement.
-func (c *Consumer) Handle(d processors.Delivery) {
-	rec, now := d.Record, c.Clock()
-	ctx, receive := c.Tracing.StartReceive(d.Session(), rec, c.Group)
+func (c *Consumer) Handle(d stream.Context, rec *record.Record) {
+	now := c.Clock()
+	ctx, receive := c.Tracing.StartReceive(d.Context(), rec, c.Group)
 	ctx, span := c.Tracing.StartProcess(ctx, rec, c.Group)
 	event, fault := codecs.DecodePrice(rec, now)
 	if fault != nil {
-		c.dead(ctx, d, fault, span, receive)
+		c.dead(ctx, d, rec, fault, span, receive)
 		return
 	}
 	c.warn(ctx, rec, event)
-	lag := c.Metrics.Lag.Start(rec.Partition, event.EventTime)
-	done := d.Defer(func(err error) {
-		if err != nil {
-			lag.Abandon()
-		} else {
-			lag.Done()
-			c.Metrics.ConsumeDuration.Observe(telemetry.Milliseconds(c.Clock().Sub(now)))
-		}
-		telemetry.EndSpan(span, err)
-		telemetry.EndSpan(receive, err)
-	})
+	work := &processors.Work{Lag: c.Metrics.Lag.Start(rec.Partition, event.EventTime), Duration: c.Metrics.ConsumeDuration, Clock: c.Clock, Begun: now,
+		Spans: [2]trace.Span{span, receive}, Committed: d.DeferCommit()}
 	task := Task{Fact: &event.Fact, Record: rec, Span: span.SpanContext()}
-	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Session(), Done: done}); err != nil {
-		done(err)
+	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Context(), Done: work.Done}); err != nil {
+		work.Done(err)
 	}
 }
 
 // dead writes the record to the dead letters; its commit waits for their acknowledgement.
-func (c *Consumer) dead(ctx context.Context, d processors.Delivery, fault *codecs.Fault, spans ...trace.Span) {
-	rec := d.Record
+func (c *Consumer) dead(ctx context.Context, d stream.Context, rec *record.Record, fault *codecs.Fault, spans ...trace.Span) {
 	if c.poison.Allow(ctx) {
 		c.poison.Write(ctx, "the price event breaks its contract and goes to the dead letters",
 			slog.String("record", rec.String()), slog.String("code", string(fault.Code)), slog.String("field", fault.Field),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pin-marketplace/vitrina/codecs"
 	"github.com/pin-marketplace/vitrina/internal/record"
+	"github.com/pin-marketplace/vitrina/internal/stream"
 	"github.com/pin-marketplace/vitrina/internal/telemetry"
 	"github.com/pin-marketplace/vitrina/processors"
 	"github.com/pin-marketplace/vitrina/sinks/batch"
@@ -33,7 +34,6 @@ type Sink interface {
 type Config struct {
 	Group   string
 	Hasher  string // the setting, named in warnings
-	Route   processors.Route
 	Sink    Sink
 	Letters processors.Letters
 	Metrics *telemetry.Promotion
@@ -65,23 +65,24 @@ func New(cfg Config) *Consumer {
 }
 
 // Handle takes one record of the source topic.
-func (c *Consumer) Handle(d processors.Delivery) { c.handle(d, d.Record, false) }
+func (c *Consumer) Handle(d stream.Context, rec *record.Record) { c.handle(d, rec, rec) }
 
 // HandleLoop takes one record of the loop topic: a source record that lay under another key, or in another partition, than
 // its purchase id belongs to.
-func (c *Consumer) HandleLoop(d processors.Delivery) {
-	original, err := codecs.DecodeRecord(d.Record.Value)
+func (c *Consumer) HandleLoop(d stream.Context, delivered *record.Record) {
+	original, err := codecs.DecodeRecord(delivered.Value)
 	if err != nil {
 		fault := &codecs.Fault{Code: codecs.CodeUndecodable, Reason: "the loop topic holds a record that vitrina did not write: " + err.Error()}
-		processors.Bury(d, c.Letters, d.Record, fault)
+		processors.Bury(d, c.Letters, delivered, fault)
 		return
 	}
-	c.handle(d, original, true)
+	c.handle(d, delivered, original)
 }
 
-func (c *Consumer) handle(d processors.Delivery, rec *record.Record, looped bool) {
-	now := c.Clock()
-	ctx, receive := c.Tracing.StartReceive(d.Session(), rec, c.Group)
+// handle takes a record as delivered and the original it stands for, which is the same for the source topic.
+func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
+	now, looped := c.Clock(), delivered != rec
+	ctx, receive := c.Tracing.StartReceive(d.Context(), rec, c.Group)
 	ctx, span := c.Tracing.StartProcess(ctx, rec, c.Group)
 	event, fault := codecs.DecodePurchase(rec)
 	if fault != nil {
@@ -89,70 +90,62 @@ func (c *Consumer) handle(d processors.Delivery, rec *record.Record, looped bool
 		return
 	}
 	key := event.PurchaseID.String()
-	if !looped && c.Route.Misplaced(d.Record, key) {
-		c.rekey(ctx, d, key)
+	if !looped && processors.Misplaced(d, rec, key) {
+		c.rekey(ctx, d, rec, key)
 		telemetry.EndSpan(span, nil)
 		telemetry.EndSpan(receive, nil)
 		return
 	}
-	decision := Decide(c.state(ctx, d, event.PurchaseID), event, d.Origin, rec.ID)
+	origin := processors.Origin(d, delivered, looped)
+	decision := Decide(c.state(ctx, d, rec, event.PurchaseID), event, origin, rec.ID)
 	c.note(ctx, rec, event, decision)
 
-	lag := c.Metrics.Lag.Start(d.Record.Partition, event.CreatedAt)
-	done := d.Defer(func(err error) {
-		if err != nil {
-			lag.Abandon()
-		} else {
-			lag.Done()
-			c.Metrics.ConsumeDuration.Observe(telemetry.Milliseconds(c.Clock().Sub(now)))
-		}
-		telemetry.EndSpan(span, err)
-		telemetry.EndSpan(receive, err)
-	})
+	work := &processors.Work{Lag: c.Metrics.Lag.Start(delivered.Partition, event.CreatedAt), Duration: c.Metrics.ConsumeDuration, Clock: c.Clock, Begun: now,
+		Spans: [2]trace.Span{span, receive}, Committed: d.DeferCommit()}
 	if decision.State != nil {
 		value, err := decision.State.MarshalBinary()
 		if err != nil {
-			done(err)
-			d.Ctx.Fail(fmt.Errorf("encoding the state of purchase %s (record %s): %w", key, rec.ID, err))
+			work.Done(err)
+			d.Fail(fmt.Errorf("encoding the state of purchase %s (record %s): %w", key, rec.ID, err))
 			return
 		}
-		d.Ctx.SetValue(value)
+		d.SetValue(value)
 	}
 	if decision.Emit == nil {
-		done(nil)
+		work.Done(nil)
 		return
 	}
 	task := Task{PurchaseID: event.PurchaseID, State: decision.Emit, Record: rec, Span: span.SpanContext()}
-	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Session(), Done: done}); err != nil {
-		done(err)
+	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Context(), Done: work.Done}); err != nil {
+		work.Done(err)
 	}
 }
 
 // rekey sends the record to where its purchase id belongs, whole: with its own key, headers and coordinates.
-func (c *Consumer) rekey(ctx context.Context, d processors.Delivery, key string) {
+func (c *Consumer) rekey(ctx context.Context, d stream.Context, rec *record.Record, key string) {
 	c.Metrics.Rekeyed.Inc()
 	reason := "its Kafka key is not the PurchaseId"
-	if string(d.Record.Key) == key {
+	if string(rec.Key) == key {
 		c.Metrics.KeyPartitionDiffer.Inc()
 		reason = fmt.Sprintf("its key hashes to partition %d: if this is frequent, set promotion.hasher (%s) to the producers' partitioner",
-			c.Route.Partition(key), c.Hasher)
+			d.Home([]byte(key)), c.Hasher)
 	}
 	c.rekeyed.Log(ctx, "the purchase event goes through the loop topic",
-		slog.String("consumer", "promotion"), slog.String("record", d.Record.String()), slog.String("purchase_id", key), slog.String("reason", reason))
-	d.Ctx.Loopback(key, codecs.EncodeRecord(d.Record))
+		slog.String("consumer", "promotion"), slog.String("record", rec.String()), slog.String("purchase_id", key), slog.String("reason", reason))
+	d.Loopback(key, codecs.EncodeRecord(rec))
 }
 
 // state reads the purchase's state. One that cannot be read counts as none: the version guard in PostgreSQL decides either
 // way, and what is written now replaces it.
-func (c *Consumer) state(ctx context.Context, d processors.Delivery, id uuid.UUID) *codecs.PurchaseState {
-	value, _ := d.Ctx.Value().([]byte)
+func (c *Consumer) state(ctx context.Context, d stream.Context, rec *record.Record, id uuid.UUID) *codecs.PurchaseState {
+	value, _ := d.Value().([]byte)
 	if len(value) == 0 {
 		return nil
 	}
 	state, err := codecs.DecodePurchaseState(value)
 	if err != nil {
 		c.unreadable.Log(ctx, "a purchase in the group table cannot be read; the version guard in PostgreSQL decides about this event",
-			slog.String("purchase_id", id.String()), slog.String("record", d.Record.String()), slog.Any("error", err))
+			slog.String("purchase_id", id.String()), slog.String("record", rec.String()), slog.Any("error", err))
 		return nil
 	}
 	return state
