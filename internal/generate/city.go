@@ -105,7 +105,7 @@ func (c *city) byRank(z *rand.Zipf) int { return c.ranking[z.Uint64()] }
 
 func (c *city) projectCard(i int) Card {
 	p := c.projects[i]
-	card := Card{Card: model.Card{Ref: model.Ref{Kind: model.Project, ID: p.id.String()}, Status: p.status}}
+	card := Card{Card: model.Card{Kind: model.Project, ID: p.id.String(), Status: p.status}}
 	if p.status == model.Delisted {
 		card.PromotionBoost, card.PopularityViews = 7, 70
 	}
@@ -127,7 +127,7 @@ func (c *city) objectCard(i int) Card {
 	obj := c.objects[i]
 	card := Card{
 		Card: model.Card{
-			Ref: model.Ref{Kind: model.PropertyObject, ID: obj.id.String()}, ProjectID: c.projects[obj.project].id.String(),
+			Kind: model.PropertyObject, ID: obj.id.String(), ProjectID: c.projects[obj.project].id.String(),
 			Status: obj.status, PromotionBoost: c.frozen[i],
 		},
 		Price: hundredths(obj.price),

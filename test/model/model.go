@@ -2,8 +2,10 @@ package model
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pin-marketplace/vitrina/internal/record"
@@ -22,6 +24,19 @@ const (
 	PropertyObject = "PropertyObject"
 )
 
+// MarshalText writes Kind/ID, also as a JSON key.
+func (r Ref) MarshalText() ([]byte, error) { return []byte(r.Kind + "/" + r.ID), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (r *Ref) UnmarshalText(text []byte) error {
+	kind, id, ok := strings.Cut(string(text), "/")
+	if !ok {
+		return fmt.Errorf("%q is not Kind/ID", text)
+	}
+	r.Kind, r.ID = kind, id
+	return nil
+}
+
 // The statuses of a card.
 const (
 	Published = "Published"
@@ -37,12 +52,16 @@ type Ref struct {
 
 // Card is a row of catalog.project_cards or catalog.property_object_cards as it is inserted.
 type Card struct {
-	Ref
+	Kind            string `json:"kind"`
+	ID              string `json:"id"`
 	ProjectID       string `json:"projectId,omitempty"` // object cards only
 	Status          string `json:"status"`
 	PromotionBoost  int    `json:"promotionBoost"`
 	PopularityViews int64  `json:"popularityViews"`
 }
+
+// Ref names the card.
+func (c Card) Ref() Ref { return Ref{Kind: c.Kind, ID: c.ID} }
 
 // CardState is what a card must show in the end.
 type CardState struct {
@@ -55,7 +74,7 @@ type Purchase struct {
 	Version     int64        `json:"version"`
 	Status      string       `json:"status"`
 	BoostWeight int          `json:"boostWeight"`
-	Targets     map[Ref]bool `json:"-"` // every target it ever named; false: dropped since
+	Targets     map[Ref]bool `json:"targets"` // every target it ever named; false: dropped since
 }
 
 // Fact is a row of the price history, every column as text: decimals with two digits, times RFC 3339 UTC, ids canonical,
@@ -88,14 +107,14 @@ type DeadLetter struct {
 
 // Expected is the final state.
 type Expected struct {
-	Cards       map[Ref]CardState
-	Targets     map[Ref]int // active sum of each target that any purchase ever named
-	Purchases   map[string]Purchase
-	Views       map[string]string // view -> counted, dead or skipped-delisted
-	Facts       map[string]Fact
-	DeadLetters []DeadLetter
-	Mismatches  map[string]int // by topic: processed records whose ContractVersion is missing or not 1
-	Records     map[string]int // by topic: records given to Apply
+	Cards       map[Ref]CardState   `json:"cards"`
+	Targets     map[Ref]int         `json:"targets"` // active sum of each target that any purchase ever named
+	Purchases   map[string]Purchase `json:"purchases"`
+	Views       map[string]string   `json:"views"` // view -> counted, dead or skipped-delisted
+	Facts       map[string]Fact     `json:"facts"`
+	DeadLetters []DeadLetter        `json:"deadLetters"`
+	Mismatches  map[string]int      `json:"mismatches"` // by topic: processed records whose ContractVersion is missing or not 1
+	Records     map[string]int      `json:"records"`    // by topic: records given to Apply
 }
 
 // Model gathers records and cards. It is for one goroutine.
@@ -130,7 +149,7 @@ func New(now time.Time) *Model {
 }
 
 // Card notes a card; the last one of an id counts.
-func (m *Model) Card(c Card) { m.cards[c.Ref] = c }
+func (m *Model) Card(c Card) { m.cards[c.Ref()] = c }
 
 // Apply processes one record. Its partition and offset do not matter.
 func (m *Model) Apply(rec *record.Record) {
@@ -190,12 +209,12 @@ func boost(c Card, sums map[Ref]int, named map[Ref]bool) int {
 	switch {
 	case c.Status == Delisted:
 		return c.PromotionBoost
-	case c.Status == Hidden && !named[c.Ref]:
+	case c.Status == Hidden && !named[c.Ref()]:
 		return c.PromotionBoost
 	case c.Kind == Project:
-		return sums[c.Ref]
+		return sums[c.Ref()]
 	default:
-		return sums[c.Ref] + sums[Ref{Project, c.ProjectID}]
+		return sums[c.Ref()] + sums[Ref{Project, c.ProjectID}]
 	}
 }
 
@@ -214,7 +233,7 @@ func (m *Model) countViews(e *Expected) {
 			e.Views[id] = "counted"
 			add(e.Cards, object)
 			if project, ok := m.cards[Ref{Project, card.ProjectID}]; ok && project.Status != Delisted {
-				add(e.Cards, project.Ref)
+				add(e.Cards, project.Ref())
 			}
 		}
 	}

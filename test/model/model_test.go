@@ -49,12 +49,12 @@ func view(n, obj int) *record.Record {
 
 func city() *model.Model {
 	m := model.New(now)
-	m.Card(model.Card{Ref: project(1), Status: model.Published})
-	m.Card(model.Card{Ref: project(2), Status: model.Delisted, PromotionBoost: 7, PopularityViews: 70})
-	m.Card(model.Card{Ref: object(1), ProjectID: project(1).ID, Status: model.Published})
-	m.Card(model.Card{Ref: object(2), ProjectID: project(1).ID, Status: model.Hidden, PromotionBoost: 3})
-	m.Card(model.Card{Ref: object(3), ProjectID: project(1).ID, Status: model.Delisted, PromotionBoost: 5, PopularityViews: 50})
-	m.Card(model.Card{Ref: object(4), ProjectID: project(2).ID, Status: model.Published})
+	m.Card(model.Card{Kind: model.Project, ID: project(1).ID, Status: model.Published, PromotionBoost: 0, PopularityViews: 0})
+	m.Card(model.Card{Kind: model.Project, ID: project(2).ID, Status: model.Delisted, PromotionBoost: 7, PopularityViews: 70})
+	m.Card(model.Card{Kind: model.PropertyObject, ID: object(1).ID, ProjectID: project(1).ID, Status: model.Published})
+	m.Card(model.Card{Kind: model.PropertyObject, ID: object(2).ID, ProjectID: project(1).ID, Status: model.Hidden, PromotionBoost: 3})
+	m.Card(model.Card{Kind: model.PropertyObject, ID: object(3).ID, ProjectID: project(1).ID, Status: model.Delisted, PromotionBoost: 5, PopularityViews: 50})
+	m.Card(model.Card{Kind: model.PropertyObject, ID: object(4).ID, ProjectID: project(2).ID, Status: model.Published})
 	return m
 }
 
