@@ -154,6 +154,9 @@ func (k *Kafka) configure(ctx context.Context) (err error) {
 		"share.coordinator.state.topic.replication.factor": "1",
 		"share.coordinator.state.topic.min.isr":            "1",
 		"group.initial.rebalance.delay.ms":                 "0",
+		// After a crash the controller takes the broker back only when its old session is over: 9 s by default.
+		"broker.session.timeout.ms":    "3000",
+		"broker.heartbeat.interval.ms": "500",
 	}
 	maps.Copy(settings, k.opts.Settings)
 	var text strings.Builder
