@@ -3,7 +3,11 @@
 // fault, print or log line shows a secret.
 package config
 
-import "time"
+import (
+	"fmt"
+	"os"
+	"time"
+)
 
 // Config is every setting. The tags are the one source of names, defaults and the reference in docs/configuration.md: key
 // is the YAML name, env the variable where it is not derived from the key, default the default, desc the description.
@@ -31,11 +35,23 @@ type Instance struct {
 	ID string `key:"id" desc:"Stable name of this instance, unique in the deployment; the host name when empty. Goka assigns partitions in the order of member ids, so a name that changes at every start moves partitions for nothing."`
 }
 
+// InstanceID is instance.id, or the host name.
+func (c *Config) InstanceID() (string, error) {
+	if c.Instance.ID != "" {
+		return c.Instance.ID, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("the host has no name: set instance.id: %w", err)
+	}
+	return host, nil
+}
+
 // Kafka is how the brokers are reached. Topic and group names are fixed by the contracts.
 type Kafka struct {
 	Brokers           []string      `key:"brokers" default:"127.0.0.1:9092" desc:"Brokers to start from, host:port, comma-separated."`
 	ClientID          string        `key:"client_id" default:"vitrina" desc:"Client id the brokers see in their logs and quotas."`
-	Version           string        `key:"version" default:"2.8.0" desc:"Kafka protocol spoken by the consumers, 2.0.0 or newer; the oldest broker's version is always right."`
+	Version           string        `key:"version" default:"2.8.0" desc:"Kafka protocol spoken by the consumers, 2.8.0 (the first with topic ids) or newer; not above the oldest broker's version."`
 	SessionTimeout    time.Duration `key:"session_timeout" default:"30s" desc:"After how long without a heartbeat an instance loses its partitions. At least 10s: ending a session takes Goka 5s, and anything shorter rebalances for ever."`
 	RebalanceTimeout  time.Duration `key:"rebalance_timeout" default:"2m" desc:"How long a rebalance waits for instances that are busy. Not below session_timeout."`
 	ReplicationFactor int           `key:"replication_factor" default:"3" desc:"Replicas of the topics that vitrina topics apply creates."`

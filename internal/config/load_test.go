@@ -169,7 +169,7 @@ state: {dir: 007}
 	got := faultsOf(t, err)
 	for key, parts := range map[string][]string{
 		"kafka.broker": {file, "did you mean kafka.brokers?"}, "kafka.session_timeout": {file, "10s"},
-		"kafka.version": {"2.0.0"}, "prise.batch_rows": {"did you mean price.batch_rows?"},
+		"kafka.version": {"2.8.0"}, "prise.batch_rows": {"did you mean price.batch_rows?"},
 		"brokers": {"did you mean kafka.brokers?"}, "postgres": {"is a section"}, "http.addr": {"host:port"},
 		"http.max_body_bytes": {"whole number"}, "price.batch_interval": {"unit"},
 		"catalog.promotions.enabled": {"true or false"}, "state.dir": {"quotes"},

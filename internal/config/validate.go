@@ -73,8 +73,8 @@ func (c *Config) validateKafka(f *faults) {
 			f.add("kafka.brokers", "%q: %s", broker, problem)
 		}
 	}
-	if v, err := sarama.ParseKafkaVersion(k.Version); err != nil || !v.IsAtLeast(sarama.V2_0_0_0) {
-		f.add("kafka.version", "must be a Kafka version such as 2.8.0, 2.0.0 at least")
+	if v, err := sarama.ParseKafkaVersion(k.Version); err != nil || !v.IsAtLeast(sarama.V2_8_0_0) {
+		f.add("kafka.version", "must be a Kafka version such as 2.8.0, which is the oldest with topic ids")
 	}
 	if k.SessionTimeout < 10*time.Second {
 		f.add("kafka.session_timeout", "is %s; below 10s every rebalance ends in the next one", shortDuration(k.SessionTimeout))

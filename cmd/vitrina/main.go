@@ -1,0 +1,18 @@
+// Command vitrina carries promotion, view and price events from Kafka to catalog cards and price history.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// After the first signal the default takes over again: a second one ends a program that hangs while stopping.
+	context.AfterFunc(ctx, stop)
+	code := execute(ctx, os.Args[1:], process{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), exit: os.Exit})
+	stop()
+	os.Exit(code)
+}
