@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/pin-marketplace/vitrina/codecs"
 	"github.com/pin-marketplace/vitrina/internal/record"
@@ -231,4 +232,17 @@ func (e *boostEnv) reconcile(t testing.TB) Report {
 	r, err := e.sink.Reconcile(t.Context())
 	require.NoError(t, err)
 	return r
+}
+
+// ctxOf is the context of a rapid test: rapid has none that lasts for the whole check.
+func ctxOf(t *rapid.T) context.Context { return t.Context() }
+
+// clear empties the database for another history.
+func (e *boostEnv) clear(t *rapid.T) {
+	_, err := e.pool.Exec(ctxOf(t), `TRUNCATE catalog.project_cards, catalog.property_object_cards, vitrina.purchases, vitrina.contributions,
+		vitrina.promotion_targets, vitrina.changed_cards, vitrina.dirty_cards`)
+	require.NoError(t, err)
+	e.letters.take()
+	*e.counts = tally{}
+	*e.events = eventBook{}
 }

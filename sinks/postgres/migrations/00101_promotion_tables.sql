@@ -17,8 +17,8 @@ CREATE TABLE vitrina.purchases (
     applied_at timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 85);
 
--- One row for each target a purchase ever named; inactive ones stay (D3, D27). (version, revision) are those of the snapshot
--- that wrote the row last: a row behind its purchase is one that the newest snapshot does not name.
+-- One row for each target a purchase ever named; inactive ones stay (D3, D27). version is that of the snapshot that named the
+-- target last, or dropped it.
 CREATE TABLE vitrina.contributions (
     purchase_id uuid NOT NULL,
     kind smallint NOT NULL CHECK (kind IN (1, 2)),
@@ -26,7 +26,6 @@ CREATE TABLE vitrina.contributions (
     boost_weight integer NOT NULL,
     status text NOT NULL,
     version bigint NOT NULL,
-    revision bigint NOT NULL,
     active boolean NOT NULL,
     PRIMARY KEY (purchase_id, kind, target_id)
 ) WITH (fillfactor = 85);

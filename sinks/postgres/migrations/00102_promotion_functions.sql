@@ -268,32 +268,39 @@ BEGIN
     SELECT coalesce(array_agg(a.purchase_id), '{}') INTO kept FROM applied a;
 
     -- A stored (version, revision) equal to the snapshot's says that it was kept: a join by key, where kept would be searched.
-    INSERT INTO vitrina.contributions AS c (purchase_id, kind, target_id, boost_weight, status, version, revision, active)
-    SELECT t.purchase_id, t.kind, t.target_id, p.boost_weight, p.status, p.version, p.revision, p.status = 'Active'
+    INSERT INTO vitrina.contributions AS c (purchase_id, kind, target_id, boost_weight, status, version, active)
+    SELECT t.purchase_id, t.kind, t.target_id, p.boost_weight, p.status, p.version, p.status = 'Active'
     FROM unnest(p_target_purchases, p_target_versions, p_target_revisions, p_target_kinds, p_target_ids, p_target_named)
         AS t(purchase_id, version, revision, kind, target_id, named)
     JOIN vitrina.purchases p ON p.purchase_id = t.purchase_id AND p.version = t.version AND p.revision = t.revision
     WHERE t.named
     ON CONFLICT (purchase_id, kind, target_id) DO UPDATE SET
-        boost_weight = EXCLUDED.boost_weight, status = EXCLUDED.status, version = EXCLUDED.version, revision = EXCLUDED.revision,
-        active = EXCLUDED.active
-    WHERE (c.boost_weight, c.status, c.version, c.revision, c.active)
-        IS DISTINCT FROM (EXCLUDED.boost_weight, EXCLUDED.status, EXCLUDED.version, EXCLUDED.revision, EXCLUDED.active);
+        boost_weight = EXCLUDED.boost_weight, status = EXCLUDED.status, version = EXCLUDED.version, active = EXCLUDED.active
+    WHERE (c.boost_weight, c.status, c.version, c.active)
+        IS DISTINCT FROM (EXCLUDED.boost_weight, EXCLUDED.status, EXCLUDED.version, EXCLUDED.active);
 
     -- Targets that only earlier snapshots named: known here unless the replica was rebuilt from the group table.
-    INSERT INTO vitrina.contributions (purchase_id, kind, target_id, boost_weight, status, version, revision, active)
-    SELECT t.purchase_id, t.kind, t.target_id, p.boost_weight, p.status, p.version, p.revision, false
+    INSERT INTO vitrina.contributions (purchase_id, kind, target_id, boost_weight, status, version, active)
+    SELECT t.purchase_id, t.kind, t.target_id, p.boost_weight, p.status, p.version, false
     FROM unnest(p_target_purchases, p_target_versions, p_target_revisions, p_target_kinds, p_target_ids, p_target_named)
         AS t(purchase_id, version, revision, kind, target_id, named)
     JOIN vitrina.purchases p ON p.purchase_id = t.purchase_id AND p.version = t.version AND p.revision = t.revision
     WHERE NOT t.named
     ON CONFLICT DO NOTHING;
 
-    -- D3, from the database's own rows: what the snapshot does not name any more.
-    UPDATE vitrina.contributions AS c SET active = false, version = p.version, revision = p.revision
-    FROM unnest(kept) AS k(id)
-    JOIN vitrina.purchases p ON p.purchase_id = k.id
-    WHERE c.purchase_id = k.id AND c.active AND (c.version, c.revision) <> (p.version, p.revision);
+    -- D3, from the database's own rows: what is active and not named any more. Versions do not tell: a group table that lost a
+    -- state may give the same version and revision to another snapshot.
+    UPDATE vitrina.contributions AS c SET active = false, version = p.version
+    FROM (
+        SELECT o.purchase_id, o.kind, o.target_id FROM unnest(kept) AS k(id)
+        JOIN vitrina.contributions o ON o.purchase_id = k.id AND o.active
+        EXCEPT
+        SELECT t.purchase_id, t.kind, t.target_id FROM unnest(p_target_purchases, p_target_kinds, p_target_ids, p_target_named)
+            AS t(purchase_id, kind, target_id, named)
+        WHERE t.named
+    ) d
+    JOIN vitrina.purchases p ON p.purchase_id = d.purchase_id
+    WHERE c.purchase_id = d.purchase_id AND c.kind = d.kind AND c.target_id = d.target_id;
 
     SELECT coalesce(array_agg(c.purchase_id), '{}'), coalesce(array_agg(c.kind), '{}'), coalesce(array_agg(c.target_id), '{}')
     INTO touched_purchases, touched_kinds, touched_ids

@@ -1,0 +1,185 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pin-marketplace/vitrina/codecs"
+	"github.com/pin-marketplace/vitrina/internal/record"
+	"github.com/pin-marketplace/vitrina/internal/telemetry"
+	"github.com/pin-marketplace/vitrina/sinks/deadletter"
+)
+
+// MarkKind says how the mark of a view in the group table relates to the record at hand. The kinds, and their numbers, are those
+// of processors/popularity.
+type MarkKind int
+
+// The kinds. The zero value is none of them and is refused.
+const (
+	MarkNone    MarkKind = iota + 1 // no mark yet
+	MarkOwn                         // made by this very record, delivered again
+	MarkForeign                     // made by another record: proves the view old once its ledger row may be pruned
+	MarkEarlier                     // made by a record of an earlier incarnation of the topic: finished and foreign
+)
+
+// ViewItem is one view on its way to the ledger.
+type ViewItem struct {
+	ViewID, ObjectID uuid.UUID
+	Origin           codecs.Origin // of the record as delivered
+	Kind             MarkKind
+	MarkAt           time.Time      // of the mark that was found; read for MarkForeign only
+	Record           *record.Record // the original record: what a dead letter is made of
+	ViewSource       string         // a configured name or Unknown; for the metric
+	DurationSeconds  int64          // for the log
+}
+
+// markedAt is the form in which apply_views compares the mark with what the ledger has pruned.
+func (i *ViewItem) markedAt() int64 {
+	switch i.Kind {
+	case MarkForeign:
+		return i.MarkAt.Unix()
+	case MarkEarlier:
+		return math.MinInt64
+	default:
+		return math.MaxInt64
+	}
+}
+
+// ViewsConfig bounds a ViewsSink. Zero fields take the default named beside them.
+type ViewsConfig struct {
+	Epoch       int64         // of projection Popularity when the sink was made (ReadProjection). Required.
+	SourceTopic string        // names of the topics behind Origin, for people. Required.
+	LoopTopic   string        // Required.
+	FirstTry    time.Duration // wait before a view without card is tried again; the first of popularity.retry_delays. Required.
+	Timeout     time.Duration // ends one transaction from this side: 30 s
+}
+
+// ViewsMetrics are hooks of the sink and of the retry worker; nil ones are left out. They may be called by several goroutines at once.
+type ViewsMetrics struct {
+	Counted        func(source string, views int) // counted on their object's card
+	Duplicates     func(views int)                // known to the ledger, finished before, or an old mark's
+	Delisted       func(views int)                // of Delisted cards
+	NotFound       func(views int)                // tries that found no card, first ones and repeated ones
+	ProjectMissing func(views int)                // counted without project
+	Revived        func(views int)                // dead before, put back by another record (D17)
+	Retries        func(tries int)                // repeated tries: of transactions that collided, of views without card
+}
+
+// ViewsSink counts views exactly once each (design E4; section 12, rules 1 to 5). It is safe for concurrent use, also by several
+// instances on one database.
+type ViewsSink struct {
+	pool    *pgxpool.Pool
+	cfg     ViewsConfig
+	letters Letters
+	metrics ViewsMetrics
+	log     viewLog
+	lanes   laneCache
+	plain   plainInserts
+}
+
+// NewViewsSink returns a sink for one epoch of the projection. Under another one, or while a rebuild has it closed, every
+// Flush fails with an error that wraps batch.ErrFatal: the sink must be made again.
+func NewViewsSink(pool *pgxpool.Pool, cfg ViewsConfig, letters Letters, metrics ViewsMetrics, events *telemetry.EventLog) (*ViewsSink, error) {
+	switch {
+	case cfg.Epoch < 1:
+		return nil, fmt.Errorf("views sink: the epoch (%d) must be that of projection %s", cfg.Epoch, Popularity)
+	case cfg.SourceTopic == "" || cfg.LoopTopic == "":
+		return nil, errors.New("views sink: the names of the source and the loop topic are required")
+	case cfg.FirstTry <= 0:
+		return nil, fmt.Errorf("views sink: the wait before a view without card is tried again (%s) must be above 0", cfg.FirstTry)
+	}
+	cfg.Timeout = orDefault(cfg.Timeout, 30*time.Second)
+	return &ViewsSink{
+		pool: pool, cfg: cfg, letters: letters, metrics: metrics, log: newViewLog(events),
+		lanes: newLaneCache(cfg.SourceTopic, cfg.LoopTopic),
+	}, nil
+}
+
+// Flush applies a batch; it is a batch.Flush. When it returns nil, each view is durably one of
+//   - counted on its object's card and on the project that the card names, both in the transaction that made its ledger row;
+//   - a duplicate, a view of a Delisted card, or pending, with its record, because its object has no card yet;
+//   - dead, with a DATABASE_REJECTED letter due, because the database refuses to count it for good. The retry worker writes the
+//     letter; only where not even that row is taken does Flush write it.
+//
+// An error is an outage. The batch may come again whatever was applied of it: a view already in the ledger is a duplicate.
+func (s *ViewsSink) Flush(ctx context.Context, values []ViewItem) error {
+	if err := s.lanes.ensure(ctx, s.pool, values); err != nil {
+		return fmt.Errorf("applying %d views: %w", len(values), err)
+	}
+	type rejection struct {
+		item  ViewItem
+		cause error
+	}
+	var rejected []rejection
+	err := Bisect(ctx, values, s.apply, func(item ViewItem, cause error) { rejected = append(rejected, rejection{item, cause}) })
+	for i := range rejected {
+		if err == nil {
+			err = s.bury(ctx, &rejected[i].item, rejected[i].cause)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("applying %d views: %w", len(values), err)
+	}
+	return nil
+}
+
+// transact runs one transaction within the sink's timeout.
+func (s *ViewsSink) transact(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Timeout, fmt.Errorf("the transaction took longer than %s", s.cfg.Timeout))
+	defer cancel()
+	return Transact(ctx, do, func(error) { call(s.metrics.Retries, 1) })
+}
+
+const rejectView = `SELECT vitrina.reject_view($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
+
+// bury makes the ledger row of a view that the database refuses to count, so that its letter, put back later, counts (D17).
+func (s *ViewsSink) bury(ctx context.Context, item *ViewItem, cause error) error {
+	reason := fmt.Sprintf("PostgreSQL refuses to count view %s of property object %s for good: %s", item.ViewID, item.ObjectID, Explain(cause))
+	var dead bool
+	err := s.transact(ctx, func(ctx context.Context) error {
+		return s.pool.QueryRow(ctx, rejectView, s.cfg.Epoch, s.lanes.of(item.Origin), item.Origin.Offset, [16]byte(item.ViewID), [16]byte(item.ObjectID),
+			item.markedAt(), codecs.EncodeRecord(item.Record), item.ViewSource, item.DurationSeconds, string(codecs.CodeDatabaseRejected), reason).Scan(&dead)
+	})
+	switch {
+	case err == nil && dead:
+		s.log.rejected(ctx, item, reason)
+		return nil
+	case err == nil:
+		call(s.metrics.Duplicates, 1)
+		return nil
+	case FaultOf(err) == Rejected:
+		letter := deadletter.Letter{Record: item.Record, Code: codecs.CodeDatabaseRejected, Reason: reason, Attempts: 1}
+		if err := s.letters.Write(ctx, letter); err != nil {
+			return fmt.Errorf("writing the dead letter of view %s: %w", item.ViewID, err)
+		}
+		return nil
+	default:
+		return fmt.Errorf("storing view %s as dead: %w", item.ViewID, err)
+	}
+}
+
+// newest ViewResult of one item; what the log and the metrics are made of.
+type viewResult struct {
+	viewID, objectID, projectID uuid.UUID
+	source                      string
+	durationSeconds             int64
+	attempts                    int
+}
+
+func (r *viewResult) attrs() []slog.Attr {
+	attrs := []slog.Attr{
+		slog.String("property_object_view_id", r.viewID.String()), slog.String("property_object_id", r.objectID.String()),
+		slog.String("view_source", r.source), slog.Int64("duration_seconds", r.durationSeconds),
+	}
+	if r.projectID != uuid.Nil {
+		attrs = append(attrs, slog.String("project_id", r.projectID.String()))
+	}
+	return attrs
+}
