@@ -47,7 +47,7 @@ func (o Outcome) String() string {
 // Decision is what to do about an event. State and Emit may be the same value as the state decided upon: none may be changed.
 type Decision struct {
 	Outcome Outcome
-	State   *codecs.PurchaseState // to write to the group table; nil: no write
+	State   *codecs.PurchaseState // to write to the group table, always: a skip writes what is there again
 	Emit    *codecs.PurchaseState // snapshot for the sink; nil: nothing
 }
 
@@ -55,14 +55,17 @@ type Decision struct {
 // group table holds for the purchase, nil if nothing; origin is the record as delivered, source the original record (another one
 // where the event came through the loop topic). The order of the questions matters:
 //
-//  1. The record that made the state, again: all it did may have been lost in a crash but the state, so state and output go
-//     out again in full, as they are.
+//  1. The record that made the state, again: all it did may have been lost in a crash but the local state, so state and output
+//     go out again in full, as they are.
 //  2. A message seen before is a duplicate, whatever its version. Of the version applied last it is emitted again, for a message
 //     put back after its effect was dead-lettered; what is emitted is the state's snapshot, because an older message of the same
 //     version must not undo a newer one.
-//  3. An older version is stale. Its id is remembered, so that its repeat is a duplicate; Origin stays, for a skip never changes
-//     which record made the state.
+//  3. An older version is stale. Its id is remembered, so that its repeat is a duplicate (D8).
 //  4. Anything else is a new snapshot, an equal version too (D7).
+//
+// A skip changes neither the snapshot nor the record that made it, but it writes the state again: after a crash the local state may be
+// ahead of the changelog by several records, and the first of them, committed as a duplicate without a write, would be missing from
+// the memory of the next owner, who has the changelog only (ids, dropped targets; the crash test finds this).
 //
 // A snapshot that names no card of ours is stored and emitted like any other: an older version put back later must find it.
 func Decide(state *codecs.PurchaseState, ev *codecs.Purchase, origin codecs.Origin, source record.ID) Decision {
@@ -73,9 +76,9 @@ func Decide(state *codecs.PurchaseState, ev *codecs.Purchase, origin codecs.Orig
 		return Decision{Outcome: Reapplied, State: state, Emit: state}
 	case remembers(state.MessageIDs, ev.MessageID):
 		if ev.Version == state.Version {
-			return Decision{Outcome: DuplicateReemit, Emit: state}
+			return Decision{Outcome: DuplicateReemit, State: state, Emit: state}
 		}
-		return Decision{Outcome: Duplicate}
+		return Decision{Outcome: Duplicate, State: state}
 	case ev.Version < state.Version:
 		return Decision{Outcome: Stale, State: rememberOnly(state, ev)}
 	}
@@ -113,11 +116,11 @@ func apply(state *codecs.PurchaseState, ev *codecs.Purchase, origin codecs.Origi
 	return Decision{Outcome: outcome, State: next, Emit: next}
 }
 
-// rememberOnly is state with one more message id, nil if there is nothing to write.
+// rememberOnly is state with one more message id.
 func rememberOnly(state *codecs.PurchaseState, ev *codecs.Purchase) *codecs.PurchaseState {
 	ref := codecs.MessageRef{ID: ev.MessageID, Version: ev.Version}
 	if len(state.MessageIDs) >= codecs.MaxMessageIDs && ref.Version <= state.MessageIDs[0].Version {
-		return nil // it would be the next one forgotten
+		return state // it would be the next one forgotten
 	}
 	next := *state
 	next.MessageIDs = remember(state.MessageIDs, ref)
