@@ -1,4 +1,4 @@
-// Package popularity counts ended views of property objects, each exactly once. The rules are pure; graph.go carries events to them
+// Package popularity counts ended views of property objects, each exactly once. The rules are pure; consumer.go carries events to them
 // and their outcome to the sink.
 package popularity
 

@@ -1,5 +1,5 @@
 // Package promotion keeps the replica of promotion purchases: which cards each purchase promotes, how much and whether it counts.
-// The rules are pure; graph.go carries events to them and their outcome to the sink.
+// The rules are pure; consumer.go carries events to them and their outcome to the sink.
 package promotion
 
 import (

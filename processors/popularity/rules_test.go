@@ -1,0 +1,91 @@
+package popularity
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/pin-marketplace/vitrina/codecs"
+)
+
+var (
+	now    = time.Date(2026, 11, 30, 10, 0, 0, 999, time.FixedZone("", 3*3600))
+	object = uuid.UUID{1}
+	source = codecs.Origin{Incarnation: 7, Partition: 3, Offset: 100}
+)
+
+func TestMarkOfAView(t *testing.T) {
+	made := &codecs.Mark{Origin: source, ObjectID: object, At: now.Add(-time.Hour).UTC().Truncate(time.Second)}
+	other := func(change func(*codecs.Origin)) codecs.Origin {
+		o := source
+		change(&o)
+		return o
+	}
+	for name, tt := range map[string]struct {
+		mark   *codecs.Mark
+		origin codecs.Origin
+		want   Decision
+	}{
+		"first record": {nil, source, Decision{MarkNone, now.UTC().Truncate(time.Second),
+			&codecs.Mark{Origin: source, ObjectID: object, At: now.UTC().Truncate(time.Second)}}},
+		"same record":                {made, source, Decision{MarkOwn, made.At, made}},
+		"other offset":               {made, other(func(o *codecs.Origin) { o.Offset++ }), Decision{MarkForeign, made.At, nil}},
+		"other partition":            {made, other(func(o *codecs.Origin) { o.Partition++ }), Decision{MarkForeign, made.At, nil}},
+		"loop topic, same numbers":   {made, other(func(o *codecs.Origin) { o.Loop = true }), Decision{MarkForeign, made.At, nil}},
+		"loop topic, its own id":     {made, other(func(o *codecs.Origin) { o.Loop, o.Incarnation = true, 9 }), Decision{MarkForeign, made.At, nil}},
+		"topic made anew, same":      {made, other(func(o *codecs.Origin) { o.Incarnation++ }), Decision{MarkEarlier, made.At, nil}},
+		"topic made anew, elsewhere": {made, other(func(o *codecs.Origin) { o.Incarnation, o.Offset = 1, 5 }), Decision{MarkEarlier, made.At, nil}},
+	} {
+		require.Equal(t, tt.want, Decide(tt.mark, &codecs.View{ObjectID: object}, tt.origin, now), name)
+	}
+}
+
+// Whatever comes, in whatever order, through the stored form: the first record's mark stays, each later record is classified by how it
+// relates to that one, and only the first and its redeliveries write.
+func TestMarksAgainstTheModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var (
+			table   []byte
+			first   *codecs.Origin
+			firstAt time.Time
+			clock   = now
+		)
+		for range rapid.IntRange(1, 12).Draw(t, "deliveries") {
+			origin := codecs.Origin{Incarnation: rapid.Uint32Range(1, 2).Draw(t, "incarnation"), Loop: rapid.Bool().Draw(t, "loop"),
+				Partition: rapid.Int32Range(0, 1).Draw(t, "partition"), Offset: rapid.Int64Range(0, 2).Draw(t, "offset")}
+			clock = clock.Add(time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond)
+
+			var mark *codecs.Mark
+			if table != nil {
+				m, err := codecs.DecodeMark(table)
+				require.NoError(t, err)
+				mark = &m
+			}
+			d := Decide(mark, &codecs.View{ObjectID: object}, origin, clock)
+
+			want := MarkForeign
+			switch {
+			case first == nil:
+				want, first, firstAt = MarkNone, &origin, clock.UTC().Truncate(time.Second)
+			case *first == origin:
+				want = MarkOwn
+			case first.Loop == origin.Loop && first.Incarnation != origin.Incarnation:
+				want = MarkEarlier
+			}
+			require.Equal(t, want, d.Kind, "%s", d.Kind)
+			require.True(t, firstAt.Equal(d.MarkAt))
+			require.Equal(t, want == MarkNone || want == MarkOwn, d.Write != nil)
+			if d.Write != nil {
+				data, err := d.Write.MarshalBinary()
+				require.NoError(t, err)
+				if table != nil {
+					require.Equal(t, table, data, "the same state again")
+				}
+				table = data
+			}
+		}
+	})
+}
