@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"time"
 
@@ -163,23 +162,4 @@ func (s *ViewsSink) bury(ctx context.Context, item *ViewItem, cause error) error
 	default:
 		return fmt.Errorf("storing view %s as dead: %w", item.ViewID, err)
 	}
-}
-
-// newest ViewResult of one item; what the log and the metrics are made of.
-type viewResult struct {
-	viewID, objectID, projectID uuid.UUID
-	source                      string
-	durationSeconds             int64
-	attempts                    int
-}
-
-func (r *viewResult) attrs() []slog.Attr {
-	attrs := []slog.Attr{
-		slog.String("property_object_view_id", r.viewID.String()), slog.String("property_object_id", r.objectID.String()),
-		slog.String("view_source", r.source), slog.Int64("duration_seconds", r.durationSeconds),
-	}
-	if r.projectID != uuid.Nil {
-		attrs = append(attrs, slog.String("project_id", r.projectID.String()))
-	}
-	return attrs
 }

@@ -1,0 +1,257 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pin-marketplace/vitrina/codecs"
+	"github.com/pin-marketplace/vitrina/internal/backoff"
+	"github.com/pin-marketplace/vitrina/internal/telemetry"
+	"github.com/pin-marketplace/vitrina/sinks/batch"
+)
+
+// RetryConfig bounds a RetryWorker. Zero fields take the default named beside them.
+type RetryConfig struct {
+	Epoch int64 // of projection Popularity when the worker was made. Required.
+	// Delays are the waits before each retry (popularity.retry_delays); when the last one has failed the view is dead. Required.
+	Delays  []time.Duration
+	Poll    time.Duration  // how often due views and letters are looked for: 1 s
+	Batch   int            // views, or letters, of one transaction at most: 500
+	Backoff backoff.Config // while PostgreSQL or Kafka is away: 1 s to 60 s
+	Timeout time.Duration  // ends one transaction from this side: 30 s
+	// Lease is how long a claimed letter is left to the worker that claimed it: 2 minutes. Within it the letter is written,
+	// or given up and written again later.
+	Lease time.Duration
+}
+
+// RetryHooks hear of the worker's own doings, beside the ViewsMetrics that it shares with the sink; nil ones are left out.
+type RetryHooks struct {
+	Died    func(views int)                                // no try is left
+	Letters func(letters int)                              // written and noted; the dead-letter writer counts them itself
+	Late    func(late LateViews, now time.Time)            // after each pass that found nothing to do, at most once in lateEvery
+	Failed  func(err error, wait time.Duration)            // a pass failed
+	Passed  func(retried, counted int, took time.Duration) // a pass that found something
+}
+
+// lateEvery bounds how often the worker asks for the numbers of late views.
+const lateEvery = 15 * time.Second
+
+// RetryWorker looks again for the cards of pending views when they are due, and writes the letters of dead ones. Any number
+// of instances may run at once: each due view is handled by one of them.
+type RetryWorker struct {
+	pool    *pgxpool.Pool
+	cfg     RetryConfig
+	letters Letters
+	metrics ViewsMetrics
+	hooks   RetryHooks
+	logger  *slog.Logger
+	clock   func() time.Time
+	log     viewLog
+	diedLog *telemetry.Event
+}
+
+// NewRetryWorker returns a worker for one epoch of the projection; see NewViewsSink.
+func NewRetryWorker(pool *pgxpool.Pool, cfg RetryConfig, letters Letters, metrics ViewsMetrics, hooks RetryHooks,
+	events *telemetry.EventLog, logger *slog.Logger, clock func() time.Time) (*RetryWorker, error) {
+	if cfg.Epoch < 1 {
+		return nil, fmt.Errorf("retry worker: the epoch (%d) must be that of projection %s", cfg.Epoch, Popularity)
+	}
+	if len(cfg.Delays) == 0 || slices.Min(cfg.Delays) <= 0 {
+		return nil, fmt.Errorf("popularity.retry_delays (%v) must name at least one wait, each above 0", cfg.Delays)
+	}
+	cfg.Poll = orDefault(cfg.Poll, time.Second)
+	cfg.Batch = orDefault(cfg.Batch, 500)
+	cfg.Backoff = orDefault(cfg.Backoff, backoff.Default())
+	cfg.Timeout = orDefault(cfg.Timeout, 30*time.Second)
+	cfg.Lease = orDefault(cfg.Lease, 2*time.Minute)
+	return &RetryWorker{
+		pool: pool, cfg: cfg, letters: letters, metrics: metrics, hooks: hooks, logger: logger, clock: clock,
+		log: newViewLog(events), diedLog: events.Event("view-died", slog.LevelWarn),
+	}, nil
+}
+
+// Run works until ctx ends, and then returns nil. An outage is waited for with backoff; the only error is one that wraps
+// batch.ErrFatal: the projection has another epoch or is closed, the worker must be made again.
+func (w *RetryWorker) Run(ctx context.Context) error {
+	wait := backoff.New(w.cfg.Backoff)
+	var asked time.Time
+	for ctx.Err() == nil {
+		more, err := w.pass(ctx)
+		if errors.Is(err, batch.ErrFatal) {
+			return err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			pause := wait.Next()
+			if w.hooks.Failed != nil {
+				w.hooks.Failed(err, pause)
+			}
+			w.logger.LogAttrs(ctx, slog.LevelWarn, "late views wait: PostgreSQL or the dead-letter topic is away", slog.String("event", "retry-waits"),
+				slog.Any("error", err), slog.Duration("retry_in", pause))
+			sleep(ctx, pause)
+			continue
+		}
+		wait.Reset()
+		if more {
+			continue
+		}
+		if now := w.clock(); w.hooks.Late != nil && now.Sub(asked) >= lateEvery {
+			asked = now
+			if late, err := ReadLateViews(ctx, w.pool); err == nil {
+				w.hooks.Late(late, now)
+			} else if ctx.Err() == nil {
+				w.logger.LogAttrs(ctx, slog.LevelWarn, "the numbers of late views cannot be read", slog.String("event", "retry-waits"), slog.Any("error", err))
+			}
+		}
+		sleep(ctx, w.cfg.Poll)
+	}
+	return nil
+}
+
+// sleep waits, or returns at once when ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// pass retries one batch of views and writes one batch of letters. more says that there may be further ones due.
+func (w *RetryWorker) pass(ctx context.Context) (more bool, err error) {
+	begun := w.clock()
+	retried, counted, err := w.Retry(ctx)
+	if err != nil {
+		return false, err
+	}
+	if retried > 0 && w.hooks.Passed != nil {
+		w.hooks.Passed(retried, counted, w.clock().Sub(begun))
+	}
+	letters, err := w.WriteLetters(ctx)
+	return retried == w.cfg.Batch || letters == w.cfg.Batch, err
+}
+
+const dueViews = `SELECT view_id FROM vitrina.late_views WHERE next_try <= now() ORDER BY next_try LIMIT $1`
+
+// Retry tries the views that are due longest, one batch at most, and says how many it took and how many of them it counted.
+func (w *RetryWorker) Retry(ctx context.Context) (retried, counted int, err error) {
+	rows, err := w.pool.Query(ctx, dueViews, w.cfg.Batch)
+	if err != nil {
+		return 0, 0, fmt.Errorf("looking for late views that are due: %w", err)
+	}
+	due, err := collect(rows, func(scan func(...any) error) (id [16]byte, err error) { return id, scan(&id) })
+	if err != nil {
+		return 0, 0, fmt.Errorf("looking for late views that are due: %w", err)
+	}
+	var refused [][16]byte
+	var causes []error
+	err = Bisect(ctx, due, func(ctx context.Context, ids [][16]byte) error {
+		n, ok, err := w.retry(ctx, ids)
+		retried, counted = retried+n, counted+ok
+		return err
+	}, func(id [16]byte, cause error) { refused, causes = append(refused, id), append(causes, cause) })
+	for i, id := range refused {
+		if err == nil {
+			err = w.bury(ctx, id, causes[i])
+		}
+	}
+	if err != nil {
+		return retried, counted, fmt.Errorf("retrying %d late views: %w", len(due), err)
+	}
+	return retried, counted, nil
+}
+
+const retryViews = `SELECT view_id, object_id, project_id, state::text, attempts, project_missing, view_source, duration_seconds
+	FROM vitrina.retry_views($1, $2, $3)`
+
+type retriedView struct {
+	view, object, project [16]byte
+	hasProject            bool
+	state                 string
+	attempts              int
+	projectMissing        bool
+	source                string
+	seconds               int64
+}
+
+func (w *RetryWorker) retry(ctx context.Context, ids [][16]byte) (retried, counted int, err error) {
+	var views []retriedView
+	err = w.transact(ctx, func(ctx context.Context) error {
+		rows, err := w.pool.Query(ctx, retryViews, w.cfg.Epoch, ids, w.cfg.Delays)
+		if err != nil {
+			return err
+		}
+		views, err = collect(rows, func(scan func(...any) error) (v retriedView, err error) {
+			var project *[16]byte
+			err = scan(&v.view, &v.object, &project, &v.state, &v.attempts, &v.projectMissing, &v.source, &v.seconds)
+			if project != nil {
+				v.project, v.hasProject = *project, true
+			}
+			return v, err
+		})
+		return err
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	var t viewTally
+	died := 0
+	for i := range views {
+		v := &views[i]
+		switch v.state {
+		case StateCounted:
+			counted++
+			t.count(v.source)
+			w.log.incremented(ctx, v.view, v.object, v.source, v.seconds, func([16]byte) [16]byte { return v.project })
+			if v.projectMissing {
+				t.projectMissing++
+				w.log.projectMissing(ctx, v.view, v.object, v.project, v.source)
+			}
+		case StateSkippedDelisted:
+			t.delisted++
+			w.log.delisted(ctx, v.view, v.object, v.source, v.seconds)
+		default:
+			t.notFound++
+			w.log.notFound(ctx, v.view, v.object, v.source, v.seconds, v.attempts+1)
+			if v.state == StateDead {
+				died++
+				w.diedLog.Log(ctx, "no try is left, the view's dead letter is due", viewAttrs(v.view, v.object, v.source, v.seconds, slog.Int("tries", v.attempts+1))...)
+			}
+		}
+	}
+	w.metrics.add(&t)
+	callIf(w.metrics.Retries, len(views))
+	callIf(w.hooks.Died, died)
+	return len(views), counted, nil
+}
+
+// bury makes a view dead that the database refuses to count.
+func (w *RetryWorker) bury(ctx context.Context, id [16]byte, cause error) error {
+	reason := fmt.Sprintf("PostgreSQL refuses to count view %s for good: %s", uuid.UUID(id), Explain(cause))
+	err := w.transact(ctx, func(ctx context.Context) error {
+		_, err := w.pool.Exec(ctx, `SELECT vitrina.bury_view($1, $2, $3, $4)`, w.cfg.Epoch, id, string(codecs.CodeDatabaseRejected), reason)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("storing view %s as dead: %w", uuid.UUID(id), err)
+	}
+	callIf(w.hooks.Died, 1)
+	w.log.rejectedEvent.Log(ctx, reason, slog.String("property_object_view_id", uuid.UUID(id).String()))
+	return nil
+}
+
+func (w *RetryWorker) transact(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, w.cfg.Timeout, fmt.Errorf("the transaction took longer than %s", w.cfg.Timeout))
+	defer cancel()
+	return Transact(ctx, do, func(error) { call(w.metrics.Retries, 1) })
+}
