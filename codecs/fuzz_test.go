@@ -103,24 +103,61 @@ func FuzzScanner(f *testing.F) {
 	for _, text := range []string{"{}", "{\"a\":\"\\ud83d\\ude00\\\"\"}", `{"a":[1,-0,2.5e-3,true,false,null,{}]}`, `{"\u0050ayload":{}}`, "\t{ }\r\n"} {
 		f.Add([]byte(text))
 	}
-	f.Fuzz(func(t *testing.T, value []byte) {
-		var m message
-		fault := m.scan(value, priceField)
-		depth, object := shape(value)
-		want := utf8.Valid(value) && json.Valid(value) && object && depth <= maxDepth
-		if !want {
-			require.NotNil(t, fault, "%q", value)
-			require.Equal(t, CodeUndecodable, fault.Code)
-			return
+	f.Fuzz(func(t *testing.T, value []byte) { checkScan(t, value) })
+}
+
+// checkScan holds one scan against encoding/json.
+func checkScan(t require.TestingT, value []byte) {
+	var m message
+	fault := m.scan(value, priceField)
+	depth, object := shape(value)
+	if !utf8.Valid(value) || !json.Valid(value) || !object || depth > maxDepth {
+		require.NotNil(t, fault, "%q", value)
+		require.Equal(t, CodeUndecodable, fault.Code, "%q", value)
+		return
+	}
+	if fault != nil { // its form is that of no event, but JSON it is
+		require.NotContains(t, fault.Reason, "not JSON", "%q", value)
+		return
+	}
+	want := lastMembers(t, value)
+	for i, name := range priceNames {
+		v := m.spans[i]
+		raw, found := want[name]
+		require.Equal(t, found, v.kind != absent, "%s of %q", name, value)
+		if found {
+			require.Equal(t, string(bytes.TrimSpace(raw)), string(value[v.start:v.end]), "%s of %q", name, value)
+			checkSpan(t, &m.fields, v)
 		}
-		if fault != nil { // its form is that of no event, but JSON it is
-			require.NotContains(t, fault.Reason, "not JSON")
-			return
+	}
+}
+
+// lastMembers reads the payload's members with encoding/json, under their names in PascalCase; of repeated ones the last counts.
+func lastMembers(t require.TestingT, value []byte) map[string]json.RawMessage {
+	read := func(value []byte) map[string]json.RawMessage {
+		out := map[string]json.RawMessage{}
+		d := json.NewDecoder(bytes.NewReader(value))
+		_, err := d.Token()
+		require.NoError(t, err)
+		for d.More() {
+			name, err := d.Token()
+			require.NoError(t, err)
+			var raw json.RawMessage
+			require.NoError(t, d.Decode(&raw))
+			text := name.(string)
+			for _, known := range append([]string{"Payload"}, priceNames...) {
+				if text == known || text == strings.ToLower(known[:1])+known[1:] {
+					out[known] = raw
+				}
+			}
 		}
-		for i, v := range m.spans[:len(priceNames)] {
-			checkSpan(t, &m.fields, priceNames[i], v)
-		}
-	})
+		return out
+	}
+	members := read(value)
+	if payload, ok := members["Payload"]; ok {
+		return read(payload)
+	}
+	return members
 }
 
 // shape measures a text with encoding/json.
@@ -143,14 +180,9 @@ func shape(value []byte) (depth int, object bool) {
 	}
 }
 
-func checkSpan(t *testing.T, f *fields, name string, v span) {
-	if v.kind == absent {
-		return
-	}
-	raw := f.data[v.start:v.end]
-	require.True(t, json.Valid(raw), "%s: %q", name, raw)
+func checkSpan(t require.TestingT, f *fields, v span) {
 	var got any
-	d := json.NewDecoder(bytes.NewReader(raw))
+	d := json.NewDecoder(bytes.NewReader(f.data[v.start:v.end]))
 	d.UseNumber()
 	require.NoError(t, d.Decode(&got))
 	switch want := got.(type) {
