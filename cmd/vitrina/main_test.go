@@ -19,8 +19,8 @@ import (
 
 type exited int
 
-// vitrina runs a command line as the operating system would.
-func vitrina(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
+// runProgram runs a command line as the operating system would.
+func runProgram(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	defer func() {
@@ -38,7 +38,7 @@ func TestEveryCommandIsExplainedWithAnExample(t *testing.T) {
 	parser, err := kong.New(&commands{})
 	require.NoError(t, err)
 	for _, node := range parser.Model.Leaves(false) {
-		code, out, _ := vitrina(t, nil, append(strings.Fields(node.Path()), "--help")...)
+		code, out, _ := runProgram(t, nil, append(strings.Fields(node.Path()), "--help")...)
 		require.Zero(t, code, node.Path())
 		require.Contains(t, out, "Example", node.Path())
 		require.Contains(t, out, "vitrina "+node.Path(), node.Path())
@@ -47,7 +47,7 @@ func TestEveryCommandIsExplainedWithAnExample(t *testing.T) {
 			require.NotEmpty(t, f.Help, "%s --%s", node.Path(), f.Name)
 		}
 	}
-	code, out, _ := vitrina(t, nil, "--help")
+	code, out, _ := runProgram(t, nil, "--help")
 	require.Zero(t, code)
 	require.Contains(t, out, "Exit codes")
 }
@@ -63,7 +63,7 @@ func TestSettingFlagsNameSettings(t *testing.T) {
 			require.True(t, known[key], key)
 		}
 	}
-	_, out, _ := vitrina(t, []string{"VITRINA_HTTP_ADDR=:1", "VITRINA_LOG_LEVEL=warn"}, "config", "show", "-o", "json",
+	_, out, _ := runProgram(t, []string{"VITRINA_HTTP_ADDR=:1", "VITRINA_LOG_LEVEL=warn"}, "config", "show", "-o", "json",
 		"--http-addr", ":2", "--set", "price.batch_rows=7", "--set", "popularity.view_sources=A,B", "--kafka-brokers", "a:1,b:2")
 	var values []config.Value
 	require.NoError(t, json.Unmarshal([]byte(out), &values))
@@ -99,7 +99,7 @@ func TestExitCodes(t *testing.T) {
 		"no such partition": {nil, []string{"generate", "--partitioner", "md5"}, 2, "murmur2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, _, stderr := vitrina(t, tc.environ, tc.args...)
+			code, _, stderr := runProgram(t, tc.environ, tc.args...)
 			require.Equal(t, tc.code, code, stderr)
 			require.Contains(t, stderr, tc.stderr)
 		})
@@ -115,18 +115,18 @@ func TestNoSecretIsPrinted(t *testing.T) {
 		{"config", "show"}, {"config", "show", "-o", "json"}, {"config", "show", "--set", "price.batch_rows=x"},
 		{"generate", "--cards", "--views", "1"},
 	} {
-		_, stdout, stderr := vitrina(t, environ, args...)
+		_, stdout, stderr := runProgram(t, environ, args...)
 		require.NotEmpty(t, stdout+stderr)
 		require.NotContains(t, stdout+stderr, "hunter2", args)
 	}
-	_, stdout, _ := vitrina(t, environ, "config", "show")
+	_, stdout, _ := runProgram(t, environ, "config", "show")
 	require.Contains(t, stdout, "***")
 }
 
 func TestReferenceCommandWritesTheDocument(t *testing.T) {
 	document, err := os.ReadFile("../../docs/configuration.md")
 	require.NoError(t, err)
-	_, out, _ := vitrina(t, nil, "config", "reference")
+	_, out, _ := runProgram(t, nil, "config", "reference")
 	require.Equal(t, string(document), out)
 }
 
@@ -134,14 +134,14 @@ func TestGenerateToFileAndOnToKafka(t *testing.T) {
 	dir := t.TempDir()
 	events, expect := filepath.Join(dir, "events.jsonl"), filepath.Join(dir, "expected.json")
 	args := []string{"generate", "--views", "200", "--purchases", "100", "--prices", "100", "--objects", "100", "--malformed", "1", "--start", "2026-11-30T09:00:00Z"}
-	code, out, stderr := vitrina(t, nil, append(args, "--to", events, "--expect", expect, "-o", "json")...)
+	code, out, stderr := runProgram(t, nil, append(args, "--to", events, "--expect", expect, "-o", "json")...)
 	require.Zero(t, code, stderr)
 	var sum generated
 	require.NoError(t, json.Unmarshal([]byte(out), &sum))
 	require.Equal(t, 120, sum.Cards)
 	require.Positive(t, sum.Malformed)
 
-	code, again, _ := vitrina(t, nil, append(args, "--to", "-")...)
+	code, again, _ := runProgram(t, nil, append(args, "--to", "-")...)
 	require.Zero(t, code)
 	first, err := os.ReadFile(events)
 	require.NoError(t, err)
@@ -158,7 +158,7 @@ func TestGenerateToFileAndOnToKafka(t *testing.T) {
 	require.NoError(t, err)
 	defer cluster.Close()
 	brokers := strings.Join(cluster.ListenAddrs(), ",")
-	code, out, stderr = vitrina(t, []string{"VITRINA_KAFKA_BROKERS=" + brokers}, "generate", "--from", events, "-o", "json")
+	code, out, stderr = runProgram(t, []string{"VITRINA_KAFKA_BROKERS=" + brokers}, "generate", "--from", events, "-o", "json")
 	require.Zero(t, code, stderr)
 	var sent generated
 	require.NoError(t, json.Unmarshal([]byte(out), &sent))

@@ -20,6 +20,9 @@ import (
 type commands struct {
 	globals
 
+	Run      runCmd      `cmd:"" help:"Run the consumers and the HTTP server until a signal."`
+	Migrate  migrateCmd  `cmd:"" help:"Create or upgrade the schemas of both databases."`
+	Topics   topicsCmd   `cmd:"" help:"Create and check the topics."`
 	Generate generateCmd `cmd:"" help:"Make realistic event streams, to Kafka or to a file."`
 	Config   configCmd   `cmd:"" help:"Show the settings and explain them."`
 	Version  versionCmd  `cmd:"" help:"Say which build this is."`

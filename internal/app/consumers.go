@@ -1,0 +1,111 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/lovoo/goka/storage"
+
+	"github.com/pin-marketplace/vitrina/codecs"
+	"github.com/pin-marketplace/vitrina/internal/config"
+	"github.com/pin-marketplace/vitrina/internal/stream"
+	"github.com/pin-marketplace/vitrina/internal/stream/tablestore"
+	"github.com/pin-marketplace/vitrina/sinks/batch"
+	"github.com/pin-marketplace/vitrina/sinks/deadletter"
+	"github.com/pin-marketplace/vitrina/sinks/postgres"
+)
+
+// holdFlagOff is why the promotion role does not run while its feature flag is off. The instance is ready all the same (D35).
+const holdFlagOff = "catalog.promotions.enabled is off"
+
+// freeGate is the gate of a role without a projection.
+func freeGate(context.Context) (int64, string, error) { return 1, "", nil }
+
+func (a *App) promotionGate(ctx context.Context) (int64, string, error) {
+	if !a.flag.Load() {
+		return 0, holdFlagOff, nil
+	}
+	return a.projectionGate(ctx, postgres.PromotionBoost)
+}
+
+func (a *App) popularityGate(ctx context.Context) (int64, string, error) {
+	return a.projectionGate(ctx, postgres.Popularity)
+}
+
+// projectionGate opens while the projection is open, under its epoch.
+func (a *App) projectionGate(ctx context.Context, name string) (int64, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	p, err := postgres.ReadProjection(ctx, a.pool, name)
+	switch {
+	case err != nil:
+		return 0, "", fmt.Errorf("asking PostgreSQL for the epoch of projection %s: %w", name, err)
+	case !p.Open:
+		return p.Epoch, "projection " + name + " is being rebuilt", nil
+	default:
+		return p.Epoch, "", nil
+	}
+}
+
+// runtime makes the processor of a consumer.
+func (a *App) runtime(spec stream.Spec, epoch int64, onAssigned func([]int32)) (*stream.Runtime, error) {
+	options := stream.Options{
+		Kafka:        a.kafka,
+		Admin:        a.admin,
+		StateDir:     a.cfg.State.Dir,
+		Topics:       TopicOptions(a.cfg),
+		CreateTopics: true,
+		HotStandby:   a.cfg.State.HotStandby,
+		OnAssigned:   onAssigned,
+		Backoff:      a.cfg.Backoff.Config(),
+		Timing: stream.Timing{
+			Stop:  max(time.Second, a.cfg.Runtime.ShutdownTimeout-3*time.Second),
+			Stall: a.cfg.Runtime.StallTimeout,
+			Lag:   a.cfg.Runtime.LagInterval,
+		},
+		Logger: a.deps.Logger,
+		Clock:  a.deps.Clock,
+		OnLag: func(group, topic string, lags []int64) {
+			a.lag.Set(telemetryGroupTopic(group, topic), lags)
+		},
+	}
+	if spec.Stateful() {
+		options.Incarnations = incarnations{pool: a.pool}
+		options.Epoch = func(context.Context) (int64, error) { return epoch, nil }
+		options.Store = func(dir string) storage.Builder {
+			return tablestore.Builder(tablestore.Config{Dir: dir}, a.deps.Logger, a.deps.Registerer)
+		}
+	}
+	return stream.New(spec, options)
+}
+
+// letters makes the dead-letter writer of a consumer.
+func (a *App) letters(c config.Consumer, count func(), retry func()) (*deadletter.Writer, error) {
+	return deadletter.New(deadletter.Config{
+		Consumer: c.Role, Topic: c.DLQ, Backoff: a.cfg.Backoff.Config(), DrainTimeout: a.cfg.Runtime.DrainTimeout, Clock: a.deps.Clock,
+	}, a.client, a.events, a.deps.Logger, deadletter.Metrics{
+		Written: func(code codecs.Code) {
+			count()
+			a.ready.DeadLetter(c.Role, string(code))
+		},
+		Retry: retry,
+	})
+}
+
+// batcher is the one configuration of every sink's batcher.
+func batchConfig(cfg *config.Config, name string, rows int, interval time.Duration) batch.Config {
+	return batch.Config{
+		Name: name, MaxItems: rows, MaxWait: interval, Buffer: 4 * rows,
+		Backoff: cfg.Backoff.Config(), DrainTimeout: cfg.Runtime.DrainTimeout,
+	}
+}
+
+// StateDir is where the local store of a group lies.
+func StateDir(cfg *config.Config, group string) string { return filepath.Join(cfg.State.Dir, group) }
+
+func mustConsumer(role string) config.Consumer {
+	c, _ := config.ConsumerOf(role)
+	return c
+}

@@ -1,0 +1,180 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pin-marketplace/vitrina/codecs"
+	"github.com/pin-marketplace/vitrina/internal/config"
+	"github.com/pin-marketplace/vitrina/internal/stream"
+	"github.com/pin-marketplace/vitrina/processors/popularity"
+	"github.com/pin-marketplace/vitrina/sinks/batch"
+	"github.com/pin-marketplace/vitrina/sinks/postgres"
+)
+
+// buildPopularity makes the popularity consumer for one epoch of its projection.
+func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream.Runtime, error) {
+	c, m := mustConsumer(config.RolePopularity), a.views
+	letters, err := a.letters(c, m.DLQ.Inc, m.Retries.Inc)
+	if err != nil {
+		return pipeline{}, nil, err
+	}
+	hooks := a.viewHooks()
+	sink, err := postgres.NewViewsSink(a.pool, postgres.ViewsConfig{
+		Epoch: epoch, SourceTopic: c.Topic, LoopTopic: c.LoopTopic(), FirstTry: a.cfg.Popularity.RetryDelays[0],
+	}, letters, hooks, a.events)
+	if err != nil {
+		return pipeline{}, nil, err
+	}
+	batcher, err := batch.New(batchConfig(a.cfg, "views sink", a.cfg.Popularity.BatchRows, a.cfg.Popularity.BatchInterval), a.flushViews(sink), a.deps.Logger, batch.Metrics{
+		Retry:   m.Retries.Inc,
+		Flushed: func(items int, _ time.Duration) { m.BatchSize.Observe(float64(items)) },
+	})
+	if err != nil {
+		return pipeline{}, nil, err
+	}
+	workers, err := a.viewWorkers(epoch, letters, hooks)
+	if err != nil {
+		return pipeline{}, nil, err
+	}
+	consumer := popularity.New(popularity.Config{
+		Group: c.Group, Hasher: a.cfg.Popularity.Hasher, Codec: codecs.NewViewCodec(a.cfg.Popularity.ViewSources), Sink: batcher, Letters: letters,
+		Metrics: m, Tracing: a.deps.Tracing, Events: a.events, Clock: a.deps.Clock,
+	})
+	runtime, err := a.runtime(stream.Spec{
+		Name: c.Role, Group: c.Group, Input: c.Topic, TableCodec: codecs.Bytes{}, Hasher: stream.Hasher(a.cfg.Popularity.Hasher),
+		Callback: consumer.Handle, LoopCallback: consumer.HandleLoop, DeadLetter: c.DLQ,
+		Mend: "Run `vitrina rebuild popularity`: it keeps what was counted and accepts the topic as it is",
+	}, epoch, func(partitions []int32) { m.Lag.Retain(partitions...) })
+	if err != nil {
+		return pipeline{}, nil, err
+	}
+	return pipeline{processor: runtime, workers: workers, sinks: []runner{batcher}, letters: []runner{letters}}, runtime, nil
+}
+
+// flushViews hands a batch to the ledger, with the trace of each record continued to the statements.
+func (a *App) flushViews(sink *postgres.ViewsSink) batch.Flush[popularity.Task] {
+	return func(ctx context.Context, tasks []popularity.Task) error {
+		items := make([]postgres.ViewItem, len(tasks))
+		spans := make([]trace.SpanContext, len(tasks))
+		for i, t := range tasks {
+			items[i] = postgres.ViewItem{
+				ViewID: t.View.ViewID, ObjectID: t.View.ObjectID, Origin: t.Origin, Kind: markKind(t.Kind), MarkAt: t.MarkAt,
+				Record: t.Record, ViewSource: t.View.Source, DurationSeconds: t.View.DurationSeconds,
+			}
+			spans[i] = t.Span
+		}
+		ctx, span := a.deps.Tracing.StartBatch(ctx, "count views", len(tasks), spans)
+		err := sink.Flush(ctx, items)
+		span.End(ctx, err, "postgresql", "UPDATE catalog.property_object_cards", "UPDATE catalog.project_cards")
+		return err
+	}
+}
+
+// markKind translates the rules' word into the sink's.
+func markKind(k popularity.MarkKind) postgres.MarkKind {
+	switch k {
+	case popularity.MarkOwn:
+		return postgres.MarkOwn
+	case popularity.MarkForeign:
+		return postgres.MarkForeign
+	case popularity.MarkEarlier:
+		return postgres.MarkEarlier
+	default:
+		return postgres.MarkNone
+	}
+}
+
+func (a *App) viewHooks() postgres.ViewsMetrics {
+	m := a.views
+	return postgres.ViewsMetrics{
+		Counted:        func(source string, n int) { m.Incremented(source).Add(float64(n)) },
+		Duplicates:     func(n int) { m.Duplicates.Add(float64(n)) },
+		Delisted:       func(n int) { m.DelistedSkipped.Add(float64(n)) },
+		NotFound:       func(n int) { m.ObjectNotFound.Add(float64(n)) },
+		ProjectMissing: func(n int) { m.ProjectMissing.Add(float64(n)) },
+		Retries:        func(n int) { m.Retries.Add(float64(n)) },
+	}
+}
+
+// viewWorkers are the retry worker and the pruner, which every instance runs: the database shares their work out.
+func (a *App) viewWorkers(epoch int64, letters postgres.Letters, hooks postgres.ViewsMetrics) ([]runner, error) {
+	m := a.views
+	retry, err := postgres.NewRetryWorker(a.pool, postgres.RetryConfig{
+		Epoch: epoch, Delays: a.cfg.Popularity.RetryDelays, Poll: a.cfg.Popularity.RetryInterval, Backoff: a.cfg.Backoff.Config(),
+	}, letters, hooks, postgres.RetryHooks{
+		Late: func(late postgres.LateViews, now time.Time) {
+			m.Pending.Set(float64(late.Pending))
+			age := 0.0
+			if !late.OldestPending.IsZero() {
+				age = now.Sub(late.OldestPending).Seconds()
+			}
+			m.OldestPending.Set(age)
+		},
+	}, a.events, a.deps.Logger, a.deps.Clock)
+	if err != nil {
+		return nil, err
+	}
+	prune, err := postgres.NewPruner(a.pool, postgres.PruneConfig{
+		Epoch: epoch, Window: a.cfg.Popularity.LedgerWindow, Interval: a.cfg.Popularity.PruneInterval, Backoff: a.cfg.Backoff.Config(),
+	}, viewProgress{admin: a.admin}, func(r postgres.PruneReport) {
+		if r.Rows > 0 {
+			a.deps.Logger.Info("old rows of the ledger were deleted", slog.String("event", "ledger-pruned"),
+				slog.Int64("rows", r.Rows), slog.Time("before", r.Before), slog.Duration("took", r.Took))
+		}
+	}, a.deps.Logger, a.deps.Clock)
+	if err != nil {
+		return nil, err
+	}
+	return []runner{retry, prune}, nil
+}
+
+// viewProgress reads how far the popularity group has come, for the ledger's horizon.
+type viewProgress struct{ admin *stream.Admin }
+
+func (v viewProgress) ViewProgress(ctx context.Context) ([]postgres.LaneProgress, error) {
+	c := mustConsumer(config.RolePopularity)
+	names := []string{c.Topic, c.LoopTopic()}
+	before, err := v.admin.Topics(ctx, names...)
+	if err != nil {
+		return nil, err
+	}
+	positions, err := v.admin.GroupPositions(ctx, c.Group, names...)
+	if err != nil {
+		return nil, err
+	}
+	after, err := v.admin.Topics(ctx, names...)
+	if err != nil {
+		return nil, err
+	}
+	var out []postgres.LaneProgress
+	for _, name := range names {
+		topic, ok := before[name]
+		if !ok || after[name].ID != topic.ID {
+			return nil, fmt.Errorf("topic %s is missing or is being created anew", name)
+		}
+		for p, pos := range positions[name] {
+			committed := pos.Committed
+			if committed < 0 {
+				committed = pos.Start
+			}
+			end := pos.End
+			more, err := v.admin.Deliverable(ctx, name, int32(p), max(committed, pos.Start), end) //nolint:gosec // a partition number
+			if err != nil {
+				return nil, err
+			}
+			if !more {
+				end = committed // what is left is never delivered: a transaction's marker
+			}
+			out = append(out, postgres.LaneProgress{
+				Lane:      postgres.Lane{Incarnation: stream.Incarnation(topic.ID), Loop: name != c.Topic, Partition: int32(p), Topic: name}, //nolint:gosec // as above
+				Committed: committed, End: end,
+			})
+		}
+	}
+	return out, nil
+}
