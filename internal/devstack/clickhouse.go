@@ -82,8 +82,8 @@ func StartClickHouse(ctx context.Context, opts Options) (*ClickHouse, error) {
 		return nil, err
 	}
 	c := &ClickHouse{service: newService("clickhouse", opts, work), library: filepath.Join(dir, "libchdb.so"), password: rand.Text()}
-	c.service.command, c.service.ready = c.command, c.ping
-	if err := c.startAnew(ctx, c.configure); err != nil {
+	c.build, c.probe = c.command, c.ping
+	if err := c.startAnew(ctx, func() error { return c.configure(ctx) }); err != nil {
 		return nil, errors.Join(fmt.Errorf("start ClickHouse: %w", err), c.Stop(ctx))
 	}
 	return c, nil
@@ -91,11 +91,11 @@ func StartClickHouse(ctx context.Context, opts Options) (*ClickHouse, error) {
 
 // configure chooses the ports and writes the configuration. The passwordless user is the one that the engine itself logs in as
 // (no setting changes that); it may do nothing but serve.
-func (c *ClickHouse) configure() (err error) {
-	if c.port, err = portOr(c.opts.Port); err != nil {
+func (c *ClickHouse) configure(ctx context.Context) (err error) {
+	if c.port, err = portOr(ctx, c.opts.Port); err != nil {
 		return err
 	}
-	if c.httpPort, err = freePort(); err != nil {
+	if c.httpPort, err = freePort(ctx); err != nil {
 		return err
 	}
 	settings := map[string]string{"async_insert": "0"}

@@ -28,7 +28,7 @@ type Embedded struct {
 
 // StartEmbedded starts the in-process broker. Without Dir its data live in memory and Restart loses them. Topics are never
 // created by themselves.
-func StartEmbedded(_ context.Context, opts Options) (*Embedded, error) {
+func StartEmbedded(ctx context.Context, opts Options) (*Embedded, error) {
 	e := &Embedded{opts: opts}
 	if opts.Dir != "" {
 		dir, err := openWorkdir(opts.Dir, "broker")
@@ -39,7 +39,7 @@ func StartEmbedded(_ context.Context, opts Options) (*Embedded, error) {
 	}
 	const tries = 3
 	for try := 1; ; try++ {
-		port, err := portOr(opts.Port)
+		port, err := portOr(ctx, opts.Port)
 		if err == nil {
 			e.port = port
 			err = e.start()

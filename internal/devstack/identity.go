@@ -74,7 +74,7 @@ func (id identity) works(ctx context.Context, program, dir string) error {
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", `cd "$1" && : >.probe && rm .probe && exec "$2" --version`, "sh", dir, program)
 	cmd.Env = []string{}
 	id.apply(cmd)
-	if _, err := output(cmd); err != nil {
+	if err := runQuietly(cmd); err != nil {
 		return fmt.Errorf("as %s: %w", id.name, err)
 	}
 	return nil

@@ -54,9 +54,8 @@ func kafkaJars() artifact {
 			if err := os.WriteFile(filepath.Join(dir, "pom.xml"), []byte(kafkaPOM), 0o644); err != nil {
 				return err
 			}
-			_, err := mavenTool().run(ctx, dir, "-q", "-B", "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies",
+			return mavenTool().run(ctx, dir, "-q", "-B", "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies",
 				"-DoutputDirectory=lib", "-DincludeScope=runtime")
-			return err
 		},
 	}
 }
@@ -87,7 +86,7 @@ func StartKafka(ctx context.Context, opts Options) (*Kafka, error) {
 		return nil, err
 	}
 	k := &Kafka{service: newService("kafka", opts, dir), java: java, jars: filepath.Join(jars, "lib", "*")}
-	k.service.command, k.service.ready = k.command, k.ping
+	k.build, k.probe = k.command, k.ping
 	if err := k.boot(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("start Apache Kafka: %w", err), k.Stop(ctx))
 	}
@@ -126,10 +125,10 @@ func (k *Kafka) identify() error {
 
 // configure chooses the ports, writes server.properties and formats the data directory if it is new.
 func (k *Kafka) configure(ctx context.Context) (err error) {
-	if k.port, err = portOr(k.opts.Port); err != nil {
+	if k.port, err = portOr(ctx, k.opts.Port); err != nil {
 		return err
 	}
-	if k.control, err = freePort(); err != nil {
+	if k.control, err = freePort(ctx); err != nil {
 		return err
 	}
 	settings := map[string]string{
@@ -171,7 +170,7 @@ func (k *Kafka) configure(ctx context.Context) (err error) {
 	}
 	cmd := k.javaCommand(ctx, "kafka.tools.StorageTool", "format", "-t", k.clusterID, "-c", k.properties())
 	dieWithParent(cmd, syscall.SIGKILL)
-	if _, err := output(cmd); err != nil {
+	if err := runQuietly(cmd); err != nil {
 		return fmt.Errorf("format Kafka's data directory: %w", err)
 	}
 	return nil

@@ -33,7 +33,9 @@ func victim(dir string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Println(postgres.PID(), clickhouse.PID(), postgres.DSN())
+	if _, err := fmt.Fprintln(os.Stdout, postgres.PID(), clickhouse.PID(), postgres.DSN()); err != nil {
+		return 1
+	}
 	<-postgres.Exited()
 	return 1
 }

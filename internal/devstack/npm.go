@@ -20,7 +20,7 @@ type npmPackage struct{ spec, integrity string }
 // unpack downloads the package and extracts the files that want accepts (paths without the leading "package/") into dir.
 func (p npmPackage) unpack(ctx context.Context, dir string, want func(path string) bool) error {
 	// No scripts run: npm pack only downloads.
-	if _, err := npmTool().run(ctx, dir, "pack", "--silent", "--pack-destination", dir, p.spec); err != nil {
+	if err := npmTool().run(ctx, dir, "pack", "--silent", "--pack-destination", dir, p.spec); err != nil {
 		return err
 	}
 	archives, err := filepath.Glob(filepath.Join(dir, "*.tgz"))

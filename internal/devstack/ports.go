@@ -1,6 +1,7 @@
 package devstack
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -17,10 +18,11 @@ const (
 )
 
 // freePort returns a port of 127.0.0.1 that nobody listens on now and that no outgoing connection takes by itself.
-func freePort() (int, error) {
+func freePort(ctx context.Context) (int, error) {
+	var config net.ListenConfig
 	for range portTries {
 		port := lowestPort + rand.IntN(highestPort-lowestPort)
-		listener, err := net.Listen("tcp4", loopback(port))
+		listener, err := config.Listen(ctx, "tcp4", loopback(port))
 		if err != nil {
 			continue
 		}
@@ -33,11 +35,11 @@ func freePort() (int, error) {
 }
 
 // portOr returns port, or a free one when it is 0.
-func portOr(port int) (int, error) {
+func portOr(ctx context.Context, port int) (int, error) {
 	if port != 0 {
 		return port, nil
 	}
-	return freePort()
+	return freePort(ctx)
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

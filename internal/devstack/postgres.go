@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -45,7 +46,7 @@ func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 		return nil, err
 	}
 	p := &Postgres{service: newService("postgres", opts, dir), bin: bin}
-	p.service.command, p.service.ready = p.command, p.ping
+	p.build, p.probe = p.command, p.ping
 	p.stopSignal = syscall.SIGINT // fast shutdown: ends the sessions, writes a checkpoint
 	p.killSignal = syscall.SIGQUIT
 	p.deathSignal = syscall.SIGQUIT // a SIGKILL would leave backends and shared memory for a while
@@ -67,7 +68,7 @@ func (p *Postgres) boot(ctx context.Context) error {
 	if err := p.awaitOrphan(ctx); err != nil {
 		return err
 	}
-	if err := p.startAnew(ctx, func() (err error) { p.port, err = portOr(p.opts.Port); return err }); err != nil {
+	if err := p.startAnew(ctx, func() (err error) { p.port, err = portOr(ctx, p.opts.Port); return err }); err != nil {
 		return err
 	}
 	return p.ensureDatabase(ctx, postgresDatabase)
@@ -104,7 +105,7 @@ func (p *Postgres) initialise(ctx context.Context) error {
 		"--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync")
 	p.prepare(cmd)
 	dieWithParent(cmd, syscall.SIGKILL)
-	if _, err := output(cmd); err != nil {
+	if err := runQuietly(cmd); err != nil {
 		return fmt.Errorf("make the data directory: %w", err)
 	}
 	return os.Rename(temp, p.data())
@@ -134,7 +135,7 @@ func (p *Postgres) awaitOrphan(ctx context.Context) error {
 			return fmt.Errorf("look for a server on the same data: %w", err)
 		}
 		pid, _, _ := strings.Cut(string(raw), "\n")
-		at, err := os.Readlink(filepath.Join("/proc", pid, "cwd"))
+		at, err := os.Readlink("/proc/" + pid + "/cwd")
 		if err != nil || at != p.data() {
 			return os.Remove(pidFile)
 		}
@@ -149,7 +150,7 @@ func (p *Postgres) awaitOrphan(ctx context.Context) error {
 func (p *Postgres) command(ctx context.Context) (*exec.Cmd, error) {
 	settings := map[string]string{
 		"listen_addresses":        "127.0.0.1",
-		"port":                    fmt.Sprint(p.port),
+		"port":                    strconv.Itoa(p.port),
 		"unix_socket_directories": "",
 		"max_connections":         "200",
 		"shared_buffers":          "256MB",

@@ -103,8 +103,8 @@ func systemPostgres(ctx context.Context) string {
 	}
 	// Elsewhere they are on the PATH, all in one directory.
 	if path, err := exec.LookPath("postgres"); err == nil {
-		if real, err := filepath.EvalSymlinks(path); err == nil && hasPrograms(filepath.Dir(real)) && versionOf(ctx, real) >= oldestPostgres {
-			return filepath.Dir(real)
+		if target, err := filepath.EvalSymlinks(path); err == nil && hasPrograms(filepath.Dir(target)) && versionOf(ctx, target) >= oldestPostgres {
+			return filepath.Dir(target)
 		}
 	}
 	return ""

@@ -98,7 +98,7 @@ func TestABadSettingIsReportedWithTheServersOwnWords(t *testing.T) {
 // reachableDir is a directory that a server under another uid can enter, which t.TempDir is not.
 func reachableDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "devstack-test-*")
+	dir, err := os.MkdirTemp("", "devstack-test-*") //nolint:usetesting // the parent of t.TempDir is closed to other users
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })

@@ -28,11 +28,11 @@ const errInUse = "ddress already in use"
 
 // service is the life of one server: start, stop, kill, restart on the same port and data.
 type service struct {
-	name    string
-	opts    Options
-	dir     *workdir
-	command func(ctx context.Context) (*exec.Cmd, error) // a new command for each start
-	ready   func(ctx context.Context) error              // nil once the server answers
+	name  string
+	opts  Options
+	dir   *workdir
+	build func(ctx context.Context) (*exec.Cmd, error) // a new command for each start
+	probe func(ctx context.Context) error              // nil once the server answers
 
 	stopSignal  syscall.Signal // asks for a clean end
 	killSignal  syscall.Signal // a crash
@@ -98,7 +98,7 @@ func (s *service) start(ctx context.Context) error {
 	if s.opts.Log != nil {
 		log = io.MultiWriter(file, s.opts.Log)
 	}
-	cmd, err := s.command(context.WithoutCancel(ctx)) // it outlives the start
+	cmd, err := s.build(context.WithoutCancel(ctx)) // it outlives the start
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
@@ -123,8 +123,8 @@ func (s *service) awaitReady(ctx context.Context, proc *process) error {
 	defer ticker.Stop()
 	var last error
 	for {
-		probe, cancel := context.WithTimeout(ctx, probeLimit)
-		err := s.ready(probe)
+		attempt, cancel := context.WithTimeout(ctx, probeLimit)
+		err := s.probe(attempt)
 		cancel()
 		if err == nil {
 			return nil

@@ -26,20 +26,20 @@ func (t tool) path() (string, error) {
 	return path, nil
 }
 
-// run runs the tool in dir and returns its standard output; its other output is part of the error.
-func (t tool) run(ctx context.Context, dir string, args ...string) ([]byte, error) {
+// run runs the tool in dir; its output is part of the error.
+func (t tool) run(ctx context.Context, dir string, args ...string) error {
 	path, err := t.path()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir = dir
 	cmd.Env = os.Environ()
-	return output(cmd)
+	return runQuietly(cmd)
 }
 
-// output runs cmd to its end and returns its standard output.
-func output(cmd *exec.Cmd) ([]byte, error) {
+// runQuietly runs cmd to its end; its output is part of the error.
+func runQuietly(cmd *exec.Cmd) error {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.WaitDelay = outputGrace
@@ -48,9 +48,9 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 	}
 	begin := time.Now()
 	if err := cmd.Run(); err != nil {
-		return nil, errors.Join(
+		return errors.Join(
 			fmt.Errorf("%s after %s: %w", cmd.String(), time.Since(begin).Round(time.Millisecond), err),
 			fmt.Errorf("its output was:\n%s%s", stdout.String(), stderr.String()))
 	}
-	return stdout.Bytes(), nil
+	return nil
 }

@@ -26,6 +26,8 @@ const cleanupTimeout = 30 * time.Second
 
 // shared are the servers that the tests of one binary share. It is a package variable because testing gives no other place
 // between TestMain and the tests.
+//
+//nolint:gochecknoglobals // see above
 var shared servers
 
 type servers struct {
