@@ -51,8 +51,12 @@ type FactSink struct {
 	clock   func() time.Time
 }
 
-// NewFactSink returns a sink that writes to the facts table of conn.
+// NewFactSink returns a sink that writes to the facts table of conn, which should be its own: after a failure the sink moves
+// to the next address of the DSN. Nil tracing is none.
 func NewFactSink(conn *Conn, letters Letters, tracing *telemetry.Tracing, events Events, m Metrics, clock func() time.Time) *FactSink {
+	if tracing == nil {
+		tracing = telemetry.NoTracing()
+	}
 	return &FactSink{in: NewInserter(conn), letters: letters, tracing: tracing, events: events, metrics: m, clock: clock}
 }
 
