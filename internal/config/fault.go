@@ -15,7 +15,7 @@ type Fault struct {
 }
 
 // Faults is everything that is wrong, reported at once: an operator who mends one fault a start is soon tired.
-type Faults []Fault
+type Faults []Fault //nolint:errname // it is what an operator reads: the configuration has 3 faults
 
 // Error lists the faults, one a line.
 func (f Faults) Error() string {

@@ -203,7 +203,7 @@ func resolveFiles(l layer, f *faults) {
 		case !isText:
 			f.addFrom(source, fileKey, "must be the name of a file")
 		default:
-			content, err := os.ReadFile(name) //nolint:gosec // the operator names the file
+			content, err := os.ReadFile(name)
 			if err != nil {
 				f.addFrom(source, fileKey, "cannot be read: %v", err)
 				continue

@@ -1,12 +1,12 @@
 package config_test
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -113,15 +113,15 @@ func TestTheStrongestLayerWins(t *testing.T) {
 		for _, key := range numbers {
 			want[key] = get(base, key)
 			if rapid.Bool().Draw(t, "file") {
-				want[key] = fmt.Sprint(rapid.IntRange(1, 999).Draw(t, "n"))
+				want[key] = strconv.Itoa(rapid.IntRange(1, 999).Draw(t, "n"))
 				fmt.Fprintf(&yaml, "%s: %s\n", key, want[key])
 			}
 			if rapid.Bool().Draw(t, "env") {
-				want[key] = fmt.Sprint(rapid.IntRange(1, 999).Draw(t, "n"))
+				want[key] = strconv.Itoa(rapid.IntRange(1, 999).Draw(t, "n"))
 				src.Environ = append(src.Environ, envs[key]+"="+want[key])
 			}
 			if rapid.Bool().Draw(t, "flag") {
-				want[key] = fmt.Sprint(rapid.IntRange(1, 999).Draw(t, "n"))
+				want[key] = strconv.Itoa(rapid.IntRange(1, 999).Draw(t, "n"))
 				src.Flags[key] = want[key]
 			}
 		}
@@ -251,7 +251,7 @@ func TestRequireAndMissingFile(t *testing.T) {
 	require.ErrorContains(t, c.Require(config.RolePrice), "VITRINA_CLICKHOUSE_DSN")
 	_, err := config.Load(config.Source{File: "/does/not/exist.yaml"})
 	require.ErrorContains(t, err, "/does/not/exist.yaml")
-	require.False(t, errors.As(err, new(config.Faults)))
+	require.NotErrorAs(t, err, new(config.Faults))
 	_, err = config.Load(config.Source{File: write(t, "a: 1\na: 2\n")})
 	require.Error(t, err, "a key written twice")
 }

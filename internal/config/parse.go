@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -15,7 +16,7 @@ func (k Key) set(c *Config, raw any) error {
 	case string, Secret:
 		text, ok := raw.(string)
 		if !ok {
-			return fmt.Errorf("must be text: put it in quotes")
+			return errors.New("must be text: put it in quotes")
 		}
 		field.SetString(strings.TrimSpace(text))
 		return nil

@@ -50,7 +50,7 @@ func Reference(w io.Writer) error {
 			notes += " *Reloadable.*"
 		}
 		if k.File {
-			notes += fmt.Sprintf(" *Or from a file: `%s`, `%s`.*", k.Path+fileSuffix, k.Env+strings.ToUpper(fileSuffix))
+			notes += fmt.Sprintf(" *Or from a file: %#q, %#q.*", k.Path+fileSuffix, k.Env+strings.ToUpper(fileSuffix))
 		}
 		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s%s |\n", k.Path, k.Env, k.Type, fallback, strings.ReplaceAll(k.Desc, "|", "\\|"), notes)
 	}

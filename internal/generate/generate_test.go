@@ -40,7 +40,7 @@ func TestSameOptionsSameStream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := small()
 		o.Seed = rapid.Uint64().Draw(t, "seed")
-		o.Objects, o.Views, o.Purchases, o.Prices = 40, rapid.IntRange(0, 60).Draw(t, "views"), rapid.IntRange(0, 60).Draw(t, "purchases"), rapid.IntRange(0, 60).Draw(t, "prices")
+		o.Projects, o.Objects, o.Views, o.Purchases, o.Prices = 5, 40, rapid.IntRange(0, 60).Draw(t, "views"), rapid.IntRange(0, 60).Draw(t, "purchases"), rapid.IntRange(0, 60).Draw(t, "prices")
 		o.Malformed = rapid.IntRange(0, 1).Draw(t, "malformed")
 		o.Duplicates = rapid.Float64Range(0, 1).Draw(t, "duplicates")
 		o.Reordered = rapid.Float64Range(0, 1).Draw(t, "reordered")
@@ -198,7 +198,7 @@ func TestFileGivesTheSameItems(t *testing.T) {
 		require.NoError(t, err)
 		back = append(back, item)
 	}
-	require.Equal(t, len(items), len(back))
+	require.Len(t, back, len(items))
 	for i := range items {
 		if items[i].Record != nil && len(items[i].Record.Headers) == 0 {
 			items[i].Record.Headers, back[i].Record.Headers = nil, nil

@@ -11,7 +11,7 @@ import (
 type source struct{ *rand.Rand }
 
 func newSource(seed, stream uint64) source {
-	return source{rand.New(rand.NewPCG(seed, stream*0x9e3779b97f4a7c15+1))} //nolint:gosec // reproducible on purpose
+	return source{rand.New(rand.NewPCG(seed, stream*0x9e3779b97f4a7c15+1))}
 }
 
 func (s source) chance(share float64) bool { return share > 0 && s.Float64() < share }
@@ -22,7 +22,7 @@ func (s source) between(low, high int) int { return low + s.IntN(high-low+1) }
 // id7 is a UUID of version 7 for that time.
 func (s source) id7(at time.Time) uuid.UUID {
 	id := s.bits()
-	ms := uint64(at.UnixMilli()) //nolint:gosec // options start after 1970
+	ms := uint64(at.UnixMilli())
 	for i := range 6 {
 		id[i] = byte(ms >> (40 - 8*i))
 	}

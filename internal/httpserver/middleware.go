@@ -46,10 +46,10 @@ func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := s.clock()
 		rec := &recorder{ResponseWriter: w}
-		defer func() {
+		defer func() { //nolint:contextcheck // it uses the request's
 			if fault := recover(); fault != nil {
 				if err, ok := fault.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-					panic(fault) // net/http's own way to drop a connection
+					panic(fault) //nolint:forbidigo // net/http's own way to drop a connection
 				}
 				s.logger.LogAttrs(r.Context(), slog.LevelError, "a request handler failed; the request was answered with 500",
 					slog.String(telemetry.EventKey, "http-panic"), slog.String("method", r.Method), slog.String("path", r.URL.Path),

@@ -27,10 +27,7 @@ func WriteProblem(w http.ResponseWriter, r *http.Request, status int, detail str
 	h.Del("Content-Length")
 	h.Del("Content-Encoding")
 	w.WriteHeader(status)
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	// The status is out already; a client that went away needs no document.
-	_ = encoder.Encode(Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Instance: r.URL.Path})
+	encode(w, Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Instance: r.URL.Path})
 }
 
 // WriteUnavailable answers 503 with Retry-After: what was asked for is recovering or out of reach.
@@ -44,9 +41,13 @@ func WriteUnavailable(w http.ResponseWriter, r *http.Request, retryAfter time.Du
 func WriteJSON(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
+	encode(w, value)
+}
+
+func encode(w io.Writer, value any) {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(value) // the status is out already
+	_ = encoder.Encode(value) //nolint:errchkjson // the status is out already, and a client that went away needs no document
 }
 
 // ReadJSON reads a request's body into value, strictly: unknown fields and anything behind the value are refused. On a

@@ -99,7 +99,7 @@ func New(o Options) *Server {
 		WriteTimeout:      o.HTTP.RequestTimeout + readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(o.Logger.With(telemetry.EventKey, "http-server").Handler(), slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(o.Logger.With(slog.String(telemetry.EventKey, "http-server")).Handler(), slog.LevelWarn),
 	}
 	s.http.RegisterOnShutdown(func() { close(s.stopping) })
 	return s

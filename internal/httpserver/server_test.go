@@ -52,7 +52,7 @@ func options(logs io.Writer) httpserver.Options {
 	api.HandleFunc("GET /api/v1/echo/{id}", func(w http.ResponseWriter, r *http.Request) {
 		httpserver.WriteJSON(w, http.StatusOK, map[string]string{"id": r.PathValue("id")})
 	})
-	api.HandleFunc("GET /api/v1/panic", func(http.ResponseWriter, *http.Request) { panic("boom") })
+	api.HandleFunc("GET /api/v1/panic", func(http.ResponseWriter, *http.Request) { panic("boom") }) //nolint:forbidigo // that the server survives it is the test
 	api.HandleFunc("GET /api/v1/recovering", func(w http.ResponseWriter, r *http.Request) {
 		httpserver.WriteUnavailable(w, r, 1500*time.Millisecond, "promotion is recovering")
 	})
@@ -138,7 +138,7 @@ func TestAnswers(t *testing.T) {
 
 func TestAChunkedBodyIsLimitedToo(t *testing.T) {
 	h := httpserver.New(options(io.Discard)).Handler()
-	r := httptest.NewRequest("POST", "/admin/do", io.MultiReader(strings.NewReader(`{"name":"`), strings.NewReader(strings.Repeat("x", 5000)), strings.NewReader(`"}`)))
+	r := httptest.NewRequest(http.MethodPost, "/admin/do", io.MultiReader(strings.NewReader(`{"name":"`), strings.NewReader(strings.Repeat("x", 5000)), strings.NewReader(`"}`)))
 	r.ContentLength = -1
 	r.Header.Set("Authorization", "Bearer t0ken")
 	w := httptest.NewRecorder()

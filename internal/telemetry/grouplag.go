@@ -45,5 +45,5 @@ func (g *GroupLag) Set(in GroupTopic, lags []int64) {
 	for p := len(lags); p < int(g.known[in]); p++ {
 		g.vec.DeleteLabelValues(in.Group, in.Topic, strconv.Itoa(p))
 	}
-	g.known[in] = int32(len(lags)) //nolint:gosec // a topic's partition count is an int32 in Kafka itself
+	g.known[in] = int32(len(lags))
 }

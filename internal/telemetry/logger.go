@@ -58,6 +58,7 @@ func cleanAttr(a slog.Attr) slog.Attr {
 		if s, ok := a.Value.Any().(fmt.Stringer); ok {
 			a.Value = slog.StringValue(s.String())
 		}
+	default: // as slog writes it
 	}
 	return a
 }

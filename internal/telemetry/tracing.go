@@ -96,8 +96,7 @@ func (t *Tracing) StartReceive(ctx context.Context, rec *record.Record, group st
 		return ctx, trace.SpanFromContext(nil) //nolint:staticcheck // nil gives the shared no-op span without allocating
 	}
 	ctx = t.propagator.Extract(ctx, headerCarrier{record: rec})
-	return t.tracer.Start(ctx, "receive "+rec.Topic, trace.WithSpanKind(trace.SpanKindConsumer),
-		trace.WithAttributes(recordAttributes(rec, group, "receive")...))
+	return t.startRecord(ctx, rec, group, "receive")
 }
 
 // StartProcess starts the span of a record's rules, a child of its receive span in ctx.
@@ -105,8 +104,13 @@ func (t *Tracing) StartProcess(ctx context.Context, rec *record.Record, group st
 	if !t.enabled {
 		return ctx, trace.SpanFromContext(nil) //nolint:staticcheck // nil gives the shared no-op span without allocating
 	}
-	return t.tracer.Start(ctx, "process "+rec.Topic, trace.WithSpanKind(trace.SpanKindConsumer),
-		trace.WithAttributes(recordAttributes(rec, group, "process")...))
+	return t.startRecord(ctx, rec, group, "process")
+}
+
+func (t *Tracing) startRecord(ctx context.Context, rec *record.Record, group, operation string) (context.Context, trace.Span) {
+	ctx, span := t.tracer.Start(ctx, operation+" "+rec.Topic, trace.WithSpanKind(trace.SpanKindConsumer), //nolint:spancheck // the caller ends it
+		trace.WithAttributes(recordAttributes(rec, group, operation)...))
+	return ctx, span //nolint:spancheck // the caller ends it
 }
 
 func recordAttributes(rec *record.Record, group, operation string) []attribute.KeyValue {
@@ -159,9 +163,10 @@ func (t *Tracing) StartBatch(ctx context.Context, name string, size int, records
 	if len(b.records) > 0 {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, b.records[0])
 	}
-	ctx, b.span = t.tracer.Start(ctx, name, trace.WithLinks(links...), trace.WithTimestamp(b.start),
+	ctx, span := t.tracer.Start(ctx, name, trace.WithLinks(links...), trace.WithTimestamp(b.start), //nolint:spancheck // End ends it
 		trace.WithAttributes(semconv.MessagingBatchMessageCount(size)))
-	return ctx, b
+	b.span = span
+	return ctx, b //nolint:spancheck // End ends it
 }
 
 // End ends the write. Each statement is recorded as one span in the trace of every traced record: its name is the

@@ -87,7 +87,8 @@ func parse(d *json.Decoder) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			name := pascal(key.(string))
+			text, _ := key.(string) // the decoder gives nothing else as a key
+			name := pascal(text)
 			if _, ok := o.values[name]; ok {
 				o.repeated[name] = true
 			}
@@ -137,27 +138,27 @@ func depth(value []byte) int {
 }
 
 // meta finds a metadata field: the envelope's, else the header's (contracts, section 1).
-func (e *event) meta(fields, headers []string) (any, bool) {
+func (e *event) meta(fields, headers []string) any {
 	if e.envelope != nil {
 		for _, name := range fields {
 			if v := e.envelope.values[name]; v != nil {
-				return v, true
+				return v
 			}
 		}
 	}
 	for _, name := range headers {
 		if v, ok := e.rec.Header(name); ok {
-			return string(v), true
+			return string(v)
 		}
 	}
-	return nil, false
+	return nil
 }
 
 func (e *event) messageID() (string, *fault) {
 	if e.envelope != nil && (e.envelope.repeated["EventId"] || e.envelope.repeated["MessageId"]) {
 		return "", invalid("EventId")
 	}
-	value, _ := e.meta([]string{"EventId", "MessageId"}, []string{"EventId", "MessageId", "ce_id"})
+	value := e.meta([]string{"EventId", "MessageId"}, []string{"EventId", "MessageId", "ce_id"})
 	text, _ := value.(string)
 	id, ok := canonical(text)
 	if !ok {
@@ -167,7 +168,7 @@ func (e *event) messageID() (string, *fault) {
 }
 
 func (e *event) contractVersion() string {
-	value, _ := e.meta([]string{"ContractVersion"}, []string{"ContractVersion"})
+	value := e.meta([]string{"ContractVersion"}, []string{"ContractVersion"})
 	switch v := value.(type) {
 	case json.Number:
 		return v.String()
