@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	vitrina "github.com/pin-marketplace/vitrina/internal/app"
 	"github.com/pin-marketplace/vitrina/internal/config"
 	"github.com/pin-marketplace/vitrina/internal/generate"
 	"github.com/pin-marketplace/vitrina/internal/record"
@@ -166,7 +167,7 @@ func (g generateCmd) destination(a *app, cfg *config.Config) (generate.Destinati
 	}
 	switch g.To {
 	case "kafka":
-		k, err := kafka(cfg)
+		k, err := vitrina.KafkaConfig(cfg, time.Now)
 		if err != nil {
 			return to, nil, err
 		}
