@@ -6,9 +6,15 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/pin-marketplace/vitrina/internal/devstack"
 )
 
 func main() {
+	// The demo's ClickHouse is this program started again.
+	if code, child := devstack.RunChild(); child {
+		os.Exit(code)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// After the first signal the default takes over again: a second one ends a program that hangs while stopping.
 	context.AfterFunc(ctx, stop)

@@ -21,6 +21,7 @@ type commands struct {
 	globals
 
 	Run      runCmd      `cmd:"" help:"Run the consumers and the HTTP server until a signal."`
+	Demo     demoCmd     `cmd:"" help:"Run the whole system on this machine with nothing set up."`
 	Migrate  migrateCmd  `cmd:"" help:"Create or upgrade the schemas of both databases."`
 	Topics   topicsCmd   `cmd:"" help:"Create and check the topics."`
 	Generate generateCmd `cmd:"" help:"Make realistic event streams, to Kafka or to a file."`

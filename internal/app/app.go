@@ -48,6 +48,7 @@ type App struct {
 	lag       *telemetry.GroupLag
 	ready     *telemetry.Roles
 	flag      atomic.Bool // catalog.promotions.enabled
+	lags      lagBoard
 	roles     []*role
 }
 

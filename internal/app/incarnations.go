@@ -6,7 +6,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pin-marketplace/vitrina/internal/stream"
-	"github.com/pin-marketplace/vitrina/internal/telemetry"
 	"github.com/pin-marketplace/vitrina/sinks/postgres"
 )
 
@@ -22,8 +21,4 @@ func (i incarnations) Accept(ctx context.Context, group string, accepted stream.
 	return postgres.AcceptIncarnation(ctx, i.pool, group, postgres.Incarnation{
 		SourceTopicID: accepted.SourceTopicID, Partitions: accepted.Partitions, Hasher: string(accepted.Hasher),
 	})
-}
-
-func telemetryGroupTopic(group, topic string) telemetry.GroupTopic {
-	return telemetry.GroupTopic{Group: group, Topic: topic}
 }

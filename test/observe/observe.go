@@ -1,0 +1,133 @@
+// Package observe reads what the program has made of its events from the databases and the dead-letter topics, in the words of
+// the independent model (test/model). It shares no code with sinks and views.
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/pin-marketplace/vitrina/test/model"
+)
+
+// Querier is a PostgreSQL pool or connection.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Cards reads the boost and the views of every card.
+func Cards(ctx context.Context, q Querier) (map[model.Ref]model.CardState, error) {
+	rows, err := q.Query(ctx, `
+		SELECT 'Project', id::text, promotion_boost, popularity_views FROM catalog.project_cards
+		UNION ALL SELECT 'PropertyObject', id::text, promotion_boost, popularity_views FROM catalog.property_object_cards`)
+	if err != nil {
+		return nil, fmt.Errorf("read the cards: %w", err)
+	}
+	out := map[model.Ref]model.CardState{}
+	var ref model.Ref
+	var state model.CardState
+	_, err = pgx.ForEachRow(rows, []any{&ref.Kind, &ref.ID, &state.PromotionBoost, &state.PopularityViews}, func() error {
+		out[ref] = state
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the cards: %w", err)
+	}
+	return out, nil
+}
+
+const factQuery = `
+	SELECT DISTINCT FactId, toString(PropertyObjectId), toString(DeveloperId), toString(ProjectId), toString(BuildingId), toString(LayoutGroupId),
+		toString(LayoutId), toDecimalString(AreaTotal, 2), ifNull(toDecimalString(OldPrice, 2), ''), toDecimalString(NewPrice, 2),
+		ifNull(toDecimalString(OldPricePerMeter, 2), ''), toDecimalString(NewPricePerMeter, 2), toString(CurrencyId), CurrencyIsoCode,
+		formatDateTime(EventTime, '%Y-%m-%dT%H:%i:%SZ', 'UTC')
+	FROM property_object_price_history_facts`
+
+// Facts reads every fact once, whatever was merged: rows of one fact must not differ but in IngestionTime.
+func Facts(ctx context.Context, ch driver.Conn) (facts map[string]model.Fact, err error) {
+	rows, err := ch.Query(ctx, factQuery)
+	if err != nil {
+		return nil, fmt.Errorf("read the facts: %w", err)
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	out := map[string]model.Fact{}
+	for rows.Next() {
+		var f model.Fact
+		if err := rows.Scan(&f.FactID, &f.PropertyObjectID, &f.DeveloperID, &f.ProjectID, &f.BuildingID, &f.LayoutGroupID, &f.LayoutID, &f.AreaTotal,
+			&f.OldPrice, &f.NewPrice, &f.OldPricePerMeter, &f.NewPricePerMeter, &f.CurrencyID, &f.CurrencyIsoCode, &f.EventTime); err != nil {
+			return nil, fmt.Errorf("read the facts: %w", err)
+		}
+		if other, twice := out[f.FactID]; twice {
+			return nil, fmt.Errorf("fact %s is in ClickHouse in two forms: %+v and %+v", f.FactID, other, f)
+		}
+		out[f.FactID] = f
+	}
+	return out, rows.Err()
+}
+
+// Letters counts the dead letters of each source topic and code, repeats of one source record counted once: a crash may repeat
+// a letter. Their topics are read to the ends they had at the start.
+func Letters(ctx context.Context, opts []kgo.Opt, topics ...string) (map[model.Letter]int, error) {
+	out := map[model.Letter]int{}
+	type source struct {
+		topic, partition, offset string
+	}
+	seen := map[source]bool{}
+	err := Records(ctx, opts, func(rec *kgo.Record) {
+		header := map[string]string{}
+		for _, h := range rec.Headers {
+			header[h.Key] = string(h.Value)
+		}
+		s := source{header["x-source-topic"], header["x-original-partition"], header["x-original-offset"]}
+		if !seen[s] {
+			seen[s] = true
+			out[model.Letter{Topic: s.topic, Code: header["x-dlq-error-code"]}]++
+		}
+	}, topics...)
+	return out, err
+}
+
+// Records gives every record of the topics to each, up to the ends they have when it begins.
+func Records(ctx context.Context, opts []kgo.Opt, each func(*kgo.Record), topics ...string) error {
+	client, err := kgo.NewClient(append(opts[:len(opts):len(opts)], kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
+	if err != nil {
+		return fmt.Errorf("make a consumer: %w", err)
+	}
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	starts, err := admin.ListStartOffsets(ctx, topics...)
+	if err != nil {
+		return fmt.Errorf("list the start offsets: %w", err)
+	}
+	ends, err := admin.ListEndOffsets(ctx, topics...)
+	if err != nil {
+		return fmt.Errorf("list the end offsets: %w", err)
+	}
+	left := int64(0)
+	ends.Each(func(o kadm.ListedOffset) {
+		start, _ := starts.Lookup(o.Topic, o.Partition)
+		left += o.Offset - start.Offset
+	})
+	for left > 0 {
+		polled, cancel := context.WithTimeout(ctx, 30*time.Second)
+		fetches := client.PollFetches(polled)
+		err := errors.Join(ctx.Err(), polled.Err(), fetches.Err())
+		cancel()
+		if err != nil {
+			return fmt.Errorf("read the topics %v (%d records to go): %w", topics, left, err)
+		}
+		fetches.EachRecord(func(rec *kgo.Record) {
+			if end, _ := ends.Lookup(rec.Topic, rec.Partition); rec.Offset < end.Offset {
+				left--
+				each(rec)
+			}
+		})
+	}
+	return nil
+}
