@@ -38,7 +38,9 @@ type env struct {
 	log     *lines
 }
 
+// newEnv also lets the test run beside others: nearly all of its time is waiting.
 func newEnv(t *testing.T) *env {
+	t.Parallel()
 	broker := devtest.EmbeddedServer(t, devstack.Options{})
 	e := &env{t: t, cluster: broker.Cluster(), log: &lines{}}
 	e.kafka = KafkaConfig{Brokers: broker.Brokers(), ClientID: "vitrina-test", SessionTimeout: 10 * time.Second}
