@@ -8,15 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"slices"
 	"strconv"
 	"syscall"
 )
-
-// namespaceUID is who we are inside a user namespace: any uid but 0.
-const namespaceUID = 1000
-
-// nobodyUID is the customary uid without rights.
-const nobodyUID = 65534
 
 // identity is who a server runs as. PostgreSQL refuses to run as root.
 type identity struct {
@@ -28,21 +23,28 @@ type identity struct {
 // identities lists whom this process can run a server as, best first. existing is the directory of data that are already
 // there, if any: only their owner can go on with them.
 func identities(existing string) ([]identity, error) {
-	if os.Geteuid() != 0 {
-		return []identity{{name: "this user", owner: os.Geteuid(), apply: func(*exec.Cmd) {}}}, nil
+	accounts, err := lesserAccounts()
+	if err != nil {
+		return nil, err
 	}
-	all := []identity{{name: "root as another uid in a user namespace", owner: 0, apply: func(cmd *exec.Cmd) {
-		userNamespace(cmd, namespaceUID, os.Getuid(), os.Getgid())
-	}}}
-	if account, err := user.Lookup("postgres"); err == nil {
-		uid, uidErr := strconv.Atoi(account.Uid)
-		gid, gidErr := strconv.Atoi(account.Gid)
-		if err := errors.Join(uidErr, gidErr); err != nil {
-			return nil, fmt.Errorf("read the ids of the user postgres: %w", err)
-		}
-		all = append(all, otherUser(uid, gid))
+	us := os.Geteuid()
+	all := []identity{{name: "this user", owner: us, apply: func(*exec.Cmd) {}}}
+	if us == 0 {
+		all = nil
 	}
-	all = append(all, otherUser(nobodyUID, nobodyUID))
+	// In a user namespace we are somebody else inside, while outside the files stay ours: root becomes a user, and an ordinary user
+	// whom /etc/passwd does not know (as in some containers) gets a name, which initdb asks for.
+	for _, account := range accounts {
+		all = append(all, identity{name: "uid " + strconv.Itoa(account.uid) + " in a user namespace", owner: us, apply: func(cmd *exec.Cmd) {
+			userNamespace(cmd, account.uid, us, os.Getegid())
+		}})
+	}
+	if us != 0 {
+		return all, nil
+	}
+	for _, account := range accounts {
+		all = append(all, otherUser(account))
+	}
 	info, err := os.Stat(existing)
 	if errors.Is(err, fs.ErrNotExist) {
 		return all, nil
@@ -54,25 +56,45 @@ func identities(existing string) ([]identity, error) {
 	if !ok {
 		return all, nil
 	}
-	for _, id := range all {
-		if id.owner == int(owner.Uid) {
-			return []identity{id}, nil
-		}
+	all = slices.DeleteFunc(all, func(id identity) bool { return id.owner != int(owner.Uid) })
+	if len(all) == 0 {
+		all = append(all, otherUser(account{uid: int(owner.Uid), gid: int(owner.Gid)}))
 	}
-	return []identity{otherUser(int(owner.Uid), int(owner.Gid))}, nil
+	return all, nil
 }
 
-func otherUser(uid, gid int) identity {
-	return identity{name: "uid " + strconv.Itoa(uid), owner: uid, apply: func(cmd *exec.Cmd) {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+// account is an entry of /etc/passwd.
+type account struct{ uid, gid int }
+
+// lesserAccounts are accounts without rights that nearly every machine has.
+func lesserAccounts() ([]account, error) {
+	var found []account
+	for _, name := range []string{"postgres", "nobody", "daemon"} {
+		entry, err := user.Lookup(name)
+		if err != nil {
+			continue // the next one will do
+		}
+		uid, uidErr := strconv.Atoi(entry.Uid)
+		gid, gidErr := strconv.Atoi(entry.Gid)
+		if err := errors.Join(uidErr, gidErr); err != nil {
+			return nil, fmt.Errorf("read the ids of the user %s: %w", name, err)
+		}
+		found = append(found, account{uid: uid, gid: gid})
+	}
+	return found, nil
+}
+
+func otherUser(as account) identity {
+	return identity{name: "uid " + strconv.Itoa(as.uid), owner: as.uid, apply: func(cmd *exec.Cmd) {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(as.uid), Gid: uint32(as.gid)}}
 	}}
 }
 
 // works says whether the identity can run the program and write into dir. It is tried rather than reasoned about: user
-// namespaces may be forbidden, and a directory on the way may be closed to the other user.
+// namespaces may be forbidden, a directory on the way may be closed to the other user, and initdb refuses a user without a name.
 func (id identity) works(ctx context.Context, program, dir string) error {
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", `cd "$1" && : >.probe && rm .probe && exec "$2" --version`, "sh", dir, program)
-	cmd.Env = []string{}
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", `cd "$1" && : >.probe && rm .probe && id -un && exec "$2" --version`, "sh", dir, program)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	id.apply(cmd)
 	if err := runQuietly(cmd); err != nil {
 		return fmt.Errorf("as %s: %w", id.name, err)

@@ -17,7 +17,7 @@ func dieWithParent(cmd *exec.Cmd, sig syscall.Signal) {
 
 // userNamespace makes cmd run in a user namespace where this user is uid: for programs that refuse to run as root. Outside the
 // namespace its files stay ours.
-func userNamespace(cmd *exec.Cmd, uid int, ourUID, ourGID int) {
+func userNamespace(cmd *exec.Cmd, uid, ourUID, ourGID int) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: uid, HostID: ourUID, Size: 1}},
