@@ -54,14 +54,11 @@ type Kafka struct {
 	Version           string        `key:"version" default:"2.8.0" desc:"Kafka protocol spoken by the consumers, 2.8.0 (the first with topic ids) or newer; not above the oldest broker's version."`
 	SessionTimeout    time.Duration `key:"session_timeout" default:"30s" desc:"After how long without a heartbeat an instance loses its partitions. At least 10s: ending a session takes Goka 5s, and anything shorter rebalances for ever."`
 	RebalanceTimeout  time.Duration `key:"rebalance_timeout" default:"2m" desc:"How long a rebalance waits for instances that are busy. Not below session_timeout."`
-	ReplicationFactor int           `key:"replication_factor" default:"3" desc:"Replicas of the topics that vitrina topics apply creates."`
-	MinInsyncReplicas int           `key:"min_insync_replicas" default:"2" desc:"min.insync.replicas of those topics; lowered to replication_factor where that is smaller."`
+	ReplicationFactor int           `key:"replication_factor" default:"0" desc:"Replicas of the topics that vitrina topics apply creates; 0: the brokers' default.replication.factor. vitrina check warns below 3."`
+	MinInsyncReplicas int           `key:"min_insync_replicas" default:"0" desc:"min.insync.replicas of those topics; 0: the brokers' own. Not above replication_factor."`
 	TLS               TLS           `key:"tls"`
 	SASL              SASL          `key:"sasl"`
 }
-
-// InSync is the min.insync.replicas that topics are created with.
-func (k Kafka) InSync() int { return min(k.MinInsyncReplicas, k.ReplicationFactor) }
 
 // TLS is the encryption towards the brokers.
 type TLS struct {

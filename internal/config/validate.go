@@ -82,8 +82,11 @@ func (c *Config) validateKafka(f *faults) {
 	if k.RebalanceTimeout < k.SessionTimeout {
 		f.add("kafka.rebalance_timeout", "is %s; it must not lie below kafka.session_timeout (%s)", shortDuration(k.RebalanceTimeout), shortDuration(k.SessionTimeout))
 	}
-	between(f, "kafka.replication_factor", k.ReplicationFactor, 1, 32767)
-	between(f, "kafka.min_insync_replicas", k.MinInsyncReplicas, 1, 32767)
+	between(f, "kafka.replication_factor", k.ReplicationFactor, 0, 32767)
+	between(f, "kafka.min_insync_replicas", k.MinInsyncReplicas, 0, 32767)
+	if k.ReplicationFactor > 0 && k.MinInsyncReplicas > k.ReplicationFactor {
+		f.add("kafka.min_insync_replicas", "%d is above kafka.replication_factor (%d): nothing could be written", k.MinInsyncReplicas, k.ReplicationFactor)
+	}
 	if k.TLS.CertFile == "" != (k.TLS.KeyFile == "") {
 		f.add("kafka.tls.cert_file", "a client certificate needs both cert_file and key_file")
 	} else if _, err := k.TLS.Build(); err != nil {

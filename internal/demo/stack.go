@@ -75,7 +75,6 @@ func (s *Stack) createTopics(ctx context.Context) error {
 // Configure points a configuration at the stack.
 func (s *Stack) Configure(cfg *config.Config, clickhouseDSN string) {
 	cfg.Kafka.Brokers = s.Broker.Brokers()
-	cfg.Kafka.ReplicationFactor, cfg.Kafka.MinInsyncReplicas = 1, 1
 	cfg.Postgres.DSN = config.Secret(s.Postgres.DSN())
 	cfg.ClickHouse.DSN = config.Secret(clickhouseDSN)
 }
