@@ -223,7 +223,7 @@ func (l *lines) WriteCards(_ context.Context, cards []generate.Card) error {
 func (l *lines) Flush(context.Context) error { return l.w.Flush() }
 
 func writeExpected(path string, expected *model.Expected) error {
-	f, err := os.Create(path) //nolint:gosec // the operator names the file
+	f, err := os.Create(path)
 	if err != nil {
 		return fmt.Errorf("create the file of the expected state: %w", err)
 	}
