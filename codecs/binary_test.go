@@ -195,6 +195,32 @@ func TestPurchaseStateRefusesWhatDecideDoesNotMake(t *testing.T) {
 	}
 }
 
+// What no encoder writes is refused: each value has one encoding.
+func TestStoredFormsAreStrict(t *testing.T) {
+	mark, err := Mark{Origin: Origin{Partition: 5, Offset: 7}}.MarshalBinary()
+	require.NoError(t, err)
+	state, err := (&PurchaseState{Status: StatusActive, EndsAt: testNow, EverTargets: []Target{{KindProject, uuid.UUID{1}}}}).MarshalBinary()
+	require.NoError(t, err)
+	raw := EncodeRecord(&record.Record{ID: record.ID{Topic: "t"}})
+	change := func(data []byte, at int, to ...byte) []byte { return append(append(slices.Clone(data[:at]), to...), data[at+1:]...) }
+	for name, err := range map[string]error{
+		"mark, long form of 7":      second(DecodeMark(change(mark, len(mark)-1, 0x87, 0x00))),
+		"mark, offset over 63 bits": second(DecodeMark(change(mark, len(mark)-1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01))),
+		"mark, partition over 31":   second(DecodeMark(change(mark, len(mark)-2, 0x80, 0x80, 0x80, 0x80, 0x08))),
+		"state, unknown flag":       second(DecodePurchaseState(change(state, 1, 0x04))),
+		"state, unknown status":     second(DecodePurchaseState(change(state, 10, 0x04))),
+		"state, unknown kind":       second(DecodePurchaseState(change(state, len(state)-18, 0x04))),
+		"state, too many messages":  second(DecodePurchaseState(change(state, len(state)-1, 0xff, 0xff, 0x7f))),
+		"record, unknown flag":      second(DecodeRecord(change(raw, 1, 0x0f))),
+		"record, too many headers":  second(DecodeRecord(change(raw, len(raw)-1, 0xff, 0xff, 0x7f))),
+		"nothing":                   second(DecodeRecord(nil)),
+	} {
+		require.ErrorIs(t, err, errDamaged, name)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
 // The stored forms are read by later versions: they never change unnoticed.
 func TestStoredFormsAreGolden(t *testing.T) {
 	id := uuid.MustParse(objectGUID)
