@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -30,7 +31,7 @@ func documents(t *testing.T, path string) []map[string]any {
 	for {
 		var doc map[string]any
 		err := decoder.Decode(&doc)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return out
 		}
 		require.NoError(t, err, path)
@@ -90,19 +91,25 @@ func checkExpression(t *testing.T, known map[string]bool, expr string) {
 
 func TestAlertsUseMetricsThatExist(t *testing.T) {
 	known, alerts := names(t), map[string]string{}
-	for _, group := range documents(t, "prometheus/alerts.yaml")[0]["groups"].([]any) {
-		for _, r := range group.(map[string]any)["rules"].([]any) {
-			rule := r.(map[string]any)
-			expr, name := rule["expr"].(string), rule["alert"].(string)
-			checkExpression(t, known, expr)
-			alerts[name] = expr
-			require.Contains(t, []any{"page", "ticket"}, rule["labels"].(map[string]any)["severity"], name)
-			for _, annotation := range []string{"summary", "description", "runbook"} {
-				require.NotEmpty(t, rule["annotations"].(map[string]any)[annotation], name)
+	var file struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr         string
+				For                 time.Duration
+				Labels, Annotations map[string]string
 			}
-			if wait, ok := rule["for"].(string); ok {
-				_, err := time.ParseDuration(wait)
-				require.NoError(t, err, name)
+		}
+	}
+	text, err := os.ReadFile("prometheus/alerts.yaml")
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(text, &file))
+	for _, group := range file.Groups {
+		for _, rule := range group.Rules {
+			checkExpression(t, known, rule.Expr)
+			alerts[rule.Alert] = rule.Expr
+			require.Contains(t, []string{"page", "ticket"}, rule.Labels["severity"], rule.Alert)
+			for _, annotation := range []string{"summary", "description", "runbook"} {
+				require.NotEmpty(t, rule.Annotations[annotation], rule.Alert)
 			}
 		}
 	}
@@ -142,16 +149,35 @@ func TestDashboardUsesMetricsThatExist(t *testing.T) {
 	}
 }
 
+// at walks down a decoded document: names of maps, indexes of lists.
+func at[T any](t *testing.T, node any, path ...any) T {
+	t.Helper()
+	for _, step := range path {
+		switch step := step.(type) {
+		case string:
+			m, ok := node.(map[string]any)
+			require.True(t, ok, "no map at %v of %v", step, path)
+			node = m[step]
+		case int:
+			list, ok := node.([]any)
+			require.True(t, ok, "no list at %v of %v", step, path)
+			node = list[step]
+		}
+	}
+	value, ok := node.(T)
+	require.True(t, ok, "%v is %T", path, node)
+	return value
+}
+
 func TestConfigMapIsAValidConfiguration(t *testing.T) {
-	data := documents(t, "kubernetes/configmap.yaml")[0]["data"].(map[string]any)
-	secret := documents(t, "kubernetes/secret.example.yaml")[0]["stringData"].(map[string]any)
+	text := at[string](t, documents(t, "kubernetes/configmap.yaml")[0], "data", "vitrina.yaml")
+	secret := at[map[string]any](t, documents(t, "kubernetes/secret.example.yaml")[0], "stringData")
 	dir := t.TempDir()
-	text := data["vitrina.yaml"].(string)
-	for key, value := range secret {
+	for key := range secret {
 		path := "/run/secrets/vitrina/" + key
 		require.Contains(t, text, path)
 		mine := filepath.Join(dir, key)
-		require.NoError(t, os.WriteFile(mine, []byte(value.(string)+"\n"), 0o600))
+		require.NoError(t, os.WriteFile(mine, []byte(at[string](t, secret, key)+"\n"), 0o600))
 		text = strings.ReplaceAll(text, path, mine)
 	}
 	require.NotContains(t, text, "/run/secrets/vitrina/", "a secret that the example does not hold")
@@ -161,12 +187,12 @@ func TestConfigMapIsAValidConfiguration(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cfg.Require(cfg.Roles...))
 
-	pod := documents(t, "kubernetes/statefulset.yaml")[0]["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
-	grace := time.Duration(pod["terminationGracePeriodSeconds"].(int)) * time.Second
+	pod := at[map[string]any](t, documents(t, "kubernetes/statefulset.yaml")[0], "spec", "template", "spec")
+	grace := time.Duration(at[int](t, pod, "terminationGracePeriodSeconds")) * time.Second
 	require.Greater(t, grace, cfg.Runtime.ShutdownTimeout)
 	var environ []string
-	for _, e := range pod["containers"].([]any)[0].(map[string]any)["env"].([]any) {
-		environ = append(environ, e.(map[string]any)["name"].(string)+"=x")
+	for _, variable := range at[[]any](t, pod, "containers", 0, "env") {
+		environ = append(environ, at[string](t, variable, "name")+"=x")
 	}
 	_, err = config.Load(config.Source{Environ: environ})
 	require.NoError(t, err, "a variable that is no setting")
@@ -174,15 +200,13 @@ func TestConfigMapIsAValidConfiguration(t *testing.T) {
 
 func TestComposeVariablesAreSettings(t *testing.T) {
 	checked := 0
-	for name, s := range documents(t, "compose/compose.yaml")[0]["services"].(map[string]any) {
-		service := s.(map[string]any)
-		environment, _ := service["environment"].(map[string]any)
-		if service["image"] != "vitrina" {
+	for name, service := range at[map[string]any](t, documents(t, "compose/compose.yaml")[0], "services") {
+		if at[string](t, service, "image") != "vitrina" {
 			continue
 		}
 		var environ []string
-		for key, value := range environment {
-			environ = append(environ, key+"="+value.(string))
+		for key := range at[map[string]any](t, service, "environment") {
+			environ = append(environ, key+"="+at[string](t, service, "environment", key))
 		}
 		cfg, err := config.Load(config.Source{Environ: environ})
 		require.NoError(t, err, name)

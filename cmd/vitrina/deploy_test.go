@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"os"
 	"testing"
@@ -21,11 +22,11 @@ func TestDeploymentsCallCommandsThatExist(t *testing.T) {
 		decoder := yaml.NewDecoder(f)
 		for {
 			var document any
-			if err := decoder.Decode(&document); err == io.EOF {
+			err := decoder.Decode(&document)
+			if errors.Is(err, io.EOF) {
 				break
-			} else {
-				require.NoError(t, err)
 			}
+			require.NoError(t, err)
 			eachCommand(document, key, func(args []string) {
 				parser, err := kong.New(&commands{}, kong.Exit(func(int) {}))
 				require.NoError(t, err)
