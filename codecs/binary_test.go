@@ -202,7 +202,9 @@ func TestStoredFormsAreStrict(t *testing.T) {
 	state, err := (&PurchaseState{Status: StatusActive, EndsAt: testNow, EverTargets: []Target{{KindProject, uuid.UUID{1}}}}).MarshalBinary()
 	require.NoError(t, err)
 	raw := EncodeRecord(&record.Record{ID: record.ID{Topic: "t"}})
-	change := func(data []byte, at int, to ...byte) []byte { return append(append(slices.Clone(data[:at]), to...), data[at+1:]...) }
+	change := func(data []byte, at int, to ...byte) []byte {
+		return append(append(slices.Clone(data[:at]), to...), data[at+1:]...)
+	}
 	for name, err := range map[string]error{
 		"mark, long form of 7":      second(DecodeMark(change(mark, len(mark)-1, 0x87, 0x00))),
 		"mark, offset over 63 bits": second(DecodeMark(change(mark, len(mark)-1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01))),
