@@ -25,7 +25,9 @@ const (
 // contractVersion is the version of all three contracts that this program is written for.
 const contractVersion = 1
 
-var envelopeNames = []string{"EventId", "MessageId", "AggregateId", "AggregateType", "TenantId", "CreatedAt", "ContractVersion", "Payload"}
+func envelopeFieldName(i int) string {
+	return [...]string{"EventId", "MessageId", "AggregateId", "AggregateType", "TenantId", "CreatedAt", "ContractVersion", "Payload"}[i]
+}
 
 // envelopeField finds a field by its name: PascalCase or camelCase, nothing else (D20, D30).
 func envelopeField(name []byte) int {
@@ -115,7 +117,7 @@ func (m *message) scan(value []byte, payloadField func([]byte) int) *Fault {
 	}
 	for i, v := range m.envelope {
 		if v.repeated {
-			return repeatedField(envelopeNames[i])
+			return repeatedField(envelopeFieldName(i))
 		}
 	}
 	return nil

@@ -18,8 +18,8 @@ const maxFields = 16
 //
 // The spans lie inside, not behind a pointer: so a decoder's whole working state stays on the stack.
 type fields struct {
-	data   []byte // the whole text
-	names  []string
+	data   []byte           // the whole text
+	nameOf func(int) string // the name of a field, by its place in spans
 	spans  [maxFields]span
 	list   string // name of the array that holds the object, if any
 	index  int    // the object's place in it
@@ -37,9 +37,9 @@ func repeatedField(name string) *Fault {
 // name is a field's name in faults: "BoostWeight", "Targets[3].TargetId".
 func (f *fields) name(i int) string {
 	if f.list == "" {
-		return f.names[i]
+		return f.nameOf(i)
 	}
-	return f.list + "[" + strconv.Itoa(f.index) + "]." + f.names[i]
+	return f.list + "[" + strconv.Itoa(f.index) + "]." + f.nameOf(i)
 }
 
 func (f *fields) fail(code Code, i int, format string, args ...any) {
@@ -98,7 +98,7 @@ func (f *fields) show(i int) string {
 
 // checkRepeated faults the first field that came more than once, the fields that nobody reads included (D20).
 func (f *fields) checkRepeated() {
-	for i := range f.names {
+	for i := range f.spans {
 		if f.spans[i].repeated && f.fault == nil {
 			f.fault = repeatedField(f.name(i))
 		}

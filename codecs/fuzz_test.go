@@ -121,7 +121,7 @@ func checkScan(t require.TestingT, value []byte) {
 		return
 	}
 	want := lastMembers(t, value)
-	for i, name := range priceNames {
+	for i, name := range allPriceNames() {
 		v := m.spans[i]
 		raw, found := want[name]
 		require.Equal(t, found, v.kind != absent, "%s of %q", name, value)
@@ -145,7 +145,7 @@ func lastMembers(t require.TestingT, value []byte) map[string]json.RawMessage {
 			var raw json.RawMessage
 			require.NoError(t, d.Decode(&raw))
 			text := name.(string)
-			for _, known := range append([]string{"Payload"}, priceNames...) {
+			for _, known := range append([]string{"Payload"}, allPriceNames()...) {
 				if text == known || text == strings.ToLower(known[:1])+known[1:] {
 					out[known] = raw
 				}
@@ -253,4 +253,12 @@ func FuzzDecodePurchaseState(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, data, again)
 	})
+}
+
+func allPriceNames() []string {
+	var out []string
+	for i := range priceVersion + 1 {
+		out = append(out, priceFieldName(i))
+	}
+	return out
 }

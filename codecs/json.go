@@ -389,21 +389,12 @@ func digits(b []byte) int {
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 // hexValue returns the value of a hexadecimal digit, -1 if it is none.
-func hexValue(c byte) int { return int(hexValues[c]) }
-
-// hexValues spares branches: five Guids of 32 digits come with every view.
-var hexValues = makeHexValues()
-
-func makeHexValues() (values [256]int8) {
-	for i := range values {
-		switch c := byte(i); {
-		case isDigit(c):
-			values[i] = int8(c - '0')
-		case 'a' <= c|0x20 && c|0x20 <= 'f':
-			values[i] = int8(c|0x20-'a') + 10
-		default:
-			values[i] = -1
-		}
+func hexValue(c byte) int {
+	if isDigit(c) {
+		return int(c - '0')
 	}
-	return values
+	if letter := c | 0x20; 'a' <= letter && letter <= 'f' {
+		return int(letter-'a') + 10
+	}
+	return -1
 }

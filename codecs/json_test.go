@@ -55,7 +55,7 @@ func TestScannerAgainstStandardLibrary(t *testing.T) {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			name := rapid.SampledFrom(append([]string{"Payload", "x"}, priceNames...)).Draw(t, "field")
+			name := rapid.SampledFrom(append([]string{"Payload", "x"}, allPriceNames()...)).Draw(t, "field")
 			fmt.Fprintf(&b, "%q:%s", name, value)
 		}
 		text := []byte("{" + b.String() + "}")

@@ -40,8 +40,10 @@ const (
 	priceVersion
 )
 
-var priceNames = []string{"PropertyObjectId", "DeveloperId", "ProjectId", "BuildingId", "LayoutGroupId", "LayoutId", "AreaTotal", "OldPrice",
-	"NewPrice", "OldPricePerMeter", "NewPricePerMeter", "CurrencyId", "CurrencySnapshot", "ChangedAt", "Source", "Version"}
+func priceFieldName(i int) string {
+	return [...]string{"PropertyObjectId", "DeveloperId", "ProjectId", "BuildingId", "LayoutGroupId", "LayoutId", "AreaTotal", "OldPrice",
+		"NewPrice", "OldPricePerMeter", "NewPricePerMeter", "CurrencyId", "CurrencySnapshot", "ChangedAt", "Source", "Version"}[i]
+}
 
 func priceField(name []byte) int {
 	switch string(name) {
@@ -89,7 +91,9 @@ const (
 	currencySign
 )
 
-var currencyNames = []string{"CurrencySnapshot.IsoCode", "CurrencySnapshot.CurrencyId", "CurrencySnapshot.Name", "CurrencySnapshot.Sign"}
+func currencyFieldName(i int) string {
+	return [...]string{"CurrencySnapshot.IsoCode", "CurrencySnapshot.CurrencyId", "CurrencySnapshot.Name", "CurrencySnapshot.Sign"}[i]
+}
 
 func currencyField(name []byte) int {
 	switch string(name) {
@@ -109,7 +113,7 @@ func currencyField(name []byte) int {
 // D12 to D14, D18 to D26). now is what ChangedAt is held against. Safe for concurrent use; the result shares no memory with the
 // record.
 func DecodePrice(rec *record.Record, now time.Time) (*Price, *Fault) {
-	m := message{fields: fields{names: priceNames}}
+	m := message{fields: fields{nameOf: priceFieldName}}
 	if fault := m.scan(rec.Value, priceField); fault != nil {
 		return nil, fault
 	}
@@ -130,7 +134,7 @@ func DecodePrice(rec *record.Record, now time.Time) (*Price, *Fault) {
 // DecodeBackfillPrice reads one bare payload, which has no EventId, by the same rules as DecodePrice. Its fact is identified by
 // backfill:{PropertyObjectId}:{ChangedAt:O}, so that a backfill run twice leaves one fact and none meets one of a live event.
 func DecodeBackfillPrice(payload []byte, now time.Time) (*Price, *Fault) {
-	m := message{fields: fields{names: priceNames}}
+	m := message{fields: fields{nameOf: priceFieldName}}
 	if fault := m.scan(payload, priceField); fault != nil {
 		return nil, fault
 	}
@@ -228,7 +232,7 @@ func (f *fields) perMeter(i int, price, area decimal.Decimal) decimal.Decimal {
 func (p *Price) readCurrency(f *fields) {
 	v := f.spans[priceCurrency]
 	s := scanner{data: f.data[:v.end], pos: v.start}
-	currency := fields{data: f.data, names: currencyNames}
+	currency := fields{data: f.data, nameOf: currencyFieldName}
 	s.enter()
 	s.members(&currency.spans, currencyField)
 	currency.checkRepeated()

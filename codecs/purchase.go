@@ -29,7 +29,9 @@ const (
 	purchaseTenantID
 )
 
-var purchaseNames = []string{"PurchaseId", "Targets", "BoostWeight", "Status", "EndsAt", "Version", "TenantId"}
+func purchaseFieldName(i int) string {
+	return [...]string{"PurchaseId", "Targets", "BoostWeight", "Status", "EndsAt", "Version", "TenantId"}[i]
+}
 
 func purchaseField(name []byte) int {
 	switch string(name) {
@@ -56,7 +58,9 @@ const (
 	targetID
 )
 
-var targetNames = []string{"TargetKind", "TargetId"}
+func targetFieldName(i int) string {
+	return [...]string{"TargetKind", "TargetId"}[i]
+}
 
 func targetField(name []byte) int {
 	switch string(name) {
@@ -71,7 +75,7 @@ func targetField(name []byte) int {
 // DecodePurchase reads a record of pin.promotion.purchase-changed.v1 (specification 000, "Входные данные"; decisions D1 to D7, D14,
 // D18 to D24). An empty list of targets is valid (D4). Safe for concurrent use; the result shares no memory with the record.
 func DecodePurchase(rec *record.Record) (*Purchase, *Fault) {
-	m := message{fields: fields{names: purchaseNames}}
+	m := message{fields: fields{nameOf: purchaseFieldName}}
 	if fault := m.scan(rec.Value, purchaseField); fault != nil {
 		return nil, fault
 	}
@@ -127,13 +131,13 @@ func (p *Purchase) readTargets(f *fields) {
 	s.enter()
 	for n := 0; s.element(n == 0); n++ {
 		if s.next() != kindObject {
-			entry := fields{data: f.data, names: []string{fmt.Sprintf("Targets[%d]", n)}}
+			entry := fields{data: f.data, nameOf: func(int) string { return fmt.Sprintf("Targets[%d]", n) }}
 			entry.spans[0], _ = s.value()
 			entry.reject(0, "an object")
 			f.fault = entry.fault
 			return
 		}
-		entry := fields{data: f.data, names: targetNames, list: "Targets", index: n}
+		entry := fields{data: f.data, nameOf: targetFieldName, list: "Targets", index: n}
 		s.enter()
 		s.members(&entry.spans, targetField)
 		p.readTarget(&entry)

@@ -30,8 +30,16 @@ const (
 	targetIsCurrent = 1 << 1
 )
 
-// statusCodes are the stored forms of the statuses: positions never change.
-var statusCodes = []Status{StatusActive, StatusExpired, StatusCancelled, StatusPending}
+// statuses are in the order of their stored forms, which never changes.
+func statuses() [4]Status {
+	return [...]Status{StatusActive, StatusExpired, StatusCancelled, StatusPending}
+}
+
+// statusCode is the stored form of a status, -1 for an unknown one.
+func statusCode(s Status) int {
+	all := statuses()
+	return slices.Index(all[:], s)
+}
 
 // AppendBinary appends the state's encoded form. The error means a state that Decide does not make: unknown status, targets out of order
 // or not among EverTargets, more of them than MaxTargets, more than MaxMessageIDs, negative coordinates.
@@ -52,7 +60,7 @@ func (s *PurchaseState) AppendBinary(b []byte) ([]byte, error) {
 	b = binary.AppendUvarint(b, uint64(s.Offset))
 	b = binary.AppendUvarint(b, uint64(s.Version))
 	b = binary.AppendUvarint(b, uint64(s.Revision))
-	b = append(b, byte(slices.Index(statusCodes, s.Status)))
+	b = append(b, byte(statusCode(s.Status)))
 	b = binary.AppendUvarint(b, uint64(s.BoostWeight))
 	b = binary.AppendVarint(b, s.EndsAt.Unix())
 	b = binary.AppendUvarint(b, uint64(s.EndsAt.Nanosecond()))
@@ -94,7 +102,7 @@ func (s *PurchaseState) check() error {
 		return fmt.Errorf("partition %d, offset %d (source %d, %d) is no place of a record", s.Partition, s.Offset, s.SourcePartition, s.SourceOffset)
 	case s.Version < 0 || s.Revision < 0 || s.BoostWeight < 0:
 		return fmt.Errorf("version %d, revision %d or weight %d is negative", s.Version, s.Revision, s.BoostWeight)
-	case !slices.Contains(statusCodes, s.Status):
+	case statusCode(s.Status) < 0:
 		return fmt.Errorf("the status %q is unknown", s.Status)
 	case s.EndsAt.Year() < 1 || s.EndsAt.Year() > 9999:
 		return fmt.Errorf("the time EndsAt lies in year %d", s.EndsAt.Year())
@@ -147,8 +155,8 @@ func DecodePurchaseState(data []byte) (*PurchaseState, error) {
 	s.Offset = int64(r.uvarint(math.MaxInt64))
 	s.Version = int64(r.uvarint(math.MaxInt64))
 	s.Revision = int64(r.uvarint(math.MaxInt64))
-	if code := int(r.byte()); code < len(statusCodes) {
-		s.Status = statusCodes[code]
+	if code := int(r.byte()); code < len(statuses()) {
+		s.Status = statuses()[code]
 	} else {
 		r.damaged("unknown status")
 	}

@@ -19,8 +19,10 @@ const (
 	viewFilterSnapshot
 )
 
-var viewNames = []string{"PropertyObjectViewId", "PropertyObjectId", "SessionId", "AnonymousId", "UserId", "ViewSource", "ViewedAt",
-	"LastActivityAt", "DurationSeconds", "FilterSnapshot"}
+func viewFieldName(i int) string {
+	return [...]string{"PropertyObjectViewId", "PropertyObjectId", "SessionId", "AnonymousId", "UserId", "ViewSource", "ViewedAt",
+		"LastActivityAt", "DurationSeconds", "FilterSnapshot"}[i]
+}
 
 // viewSecrets are the fields that identify a person or a device: no reason, log line or endpoint shows their values.
 const viewSecrets = 1<<viewSessionID | 1<<viewAnonymousID | 1<<viewUserID
@@ -68,7 +70,7 @@ func NewViewCodec(knownSources []string) *ViewCodec {
 // Decode reads one record (specification 002, "Входные данные"; decisions D14, D18 to D24, D30 to D32). An EventId is not needed, a
 // negative duration is accepted, FilterSnapshot may be anything. The result shares no memory with the record.
 func (c *ViewCodec) Decode(rec *record.Record) (*View, *Fault) {
-	m := message{fields: fields{names: viewNames, secret: viewSecrets}}
+	m := message{fields: fields{nameOf: viewFieldName, secret: viewSecrets}}
 	if fault := m.scan(rec.Value, viewField); fault != nil {
 		return nil, fault
 	}
