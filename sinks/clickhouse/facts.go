@@ -74,9 +74,9 @@ func (s *FactSink) Flush(ctx context.Context, rows []Row) error {
 	ctx, span := s.tracing.StartBatch(ctx, "insert "+FactsTable, len(rows), spans)
 	s.events.Log(ctx, slog.LevelInfo, "consumed", "a batch of price facts goes to ClickHouse",
 		slog.Int("batch_size", len(rows)), slog.String("offsets", offsets(rows)))
-	refused, err := s.insert(ctx, rows)
+	refused, err := s.in.Write(ctx, factsOf(rows), s.clock)
 	if err == nil {
-		err = s.bury(ctx, refused)
+		err = s.bury(ctx, rows, refused)
 	}
 	span.End(ctx, err, "clickhouse", "INSERT "+FactsTable)
 	if err != nil {
@@ -98,53 +98,15 @@ func (s *FactSink) Flush(ctx context.Context, rows []Row) error {
 	return nil
 }
 
-// refusal is a row that the server does not take, in the server's words.
-type refusal struct {
-	row Row
-	why string
-}
-
-// refusesAll is how many rows have to be refused, with none taken, for the table to be at fault and not the rows: a wrong
-// constraint must not send a topic to the dead letters.
-const refusesAll = 16
-
-// insert writes the rows. Where the server refuses a row for its values it finds out which by halves.
-func (s *FactSink) insert(ctx context.Context, rows []Row) ([]refusal, error) {
-	var refused []refusal
-	taken := 0
-	todo := [][]Row{rows}
-	for len(todo) > 0 {
-		part := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		err := s.in.Insert(ctx, factsOf(part), s.clock())
-		if err == nil {
-			taken += len(part)
-			continue
-		}
-		why, ok := rejected(err)
-		if !ok {
-			return nil, err
-		}
-		if len(part) > 1 {
-			todo = append(todo, part[len(part)/2:], part[:len(part)/2])
-			continue
-		}
-		if refused = append(refused, refusal{part[0], why}); taken == 0 && len(refused) >= refusesAll {
-			return nil, &Outage{RefusesAll, "ClickHouse refuses one fact after another: check the constraints and materialized views of the facts table", err}
-		}
-	}
-	return refused, nil
-}
-
 // bury writes the refused rows' records to the dead letters.
-func (s *FactSink) bury(ctx context.Context, refused []refusal) error {
+func (s *FactSink) bury(ctx context.Context, rows []Row, refused []Refusal) error {
 	if len(refused) == 0 {
 		return nil
 	}
 	letters := make([]deadletter.Letter, 0, len(refused))
 	for _, r := range refused {
-		letters = append(letters, deadletter.Letter{Record: r.row.Record, Code: codecs.CodeDatabaseRejected, Attempts: 1,
-			Reason: "ClickHouse refuses this fact for good: " + r.why})
+		letters = append(letters, deadletter.Letter{Record: rows[r.Index].Record, Code: codecs.CodeDatabaseRejected,
+			Attempts: 1, Reason: r.Reason()})
 	}
 	if err := s.letters.Write(ctx, letters...); err != nil {
 		return fmt.Errorf("%d facts that ClickHouse refuses could not be dead-lettered: %w", len(refused), err)
