@@ -83,17 +83,18 @@ func (f *fields) show(i int) string {
 		return "null"
 	case absent:
 		return "missing"
+	case kindBool, kindNumber, kindString:
 	}
 	if f.secret>>i&1 == 1 {
 		return "not (its value is not shown)"
 	}
-	if v.kind == kindString {
-		if b, ok := f.text(v); ok {
-			return strconv.Quote(shorten(string(b), maxEchoLen))
-		}
-		return "a string with half a surrogate pair"
+	if v.kind != kindString {
+		return shorten(string(f.data[v.start:v.end]), maxEchoLen)
 	}
-	return shorten(string(f.data[v.start:v.end]), maxEchoLen)
+	if b, ok := f.text(v); ok {
+		return strconv.Quote(shorten(string(b), maxEchoLen))
+	}
+	return "a string with half a surrogate pair"
 }
 
 // checkRepeated faults the first field that came more than once, the fields that nobody reads included (D20).
@@ -220,6 +221,7 @@ func (f *fields) time(i int) (t time.Time, offset int) {
 		f.reject(i, "an RFC 3339 time with an offset")
 	case outOfRange:
 		f.overflow(i, "the range of DateTimeOffset")
+	case fits:
 	}
 	return t, offset
 }
@@ -231,11 +233,10 @@ func (f *fields) decimal(i int) decimal.Decimal {
 	}
 	v := f.spans[i]
 	var b []byte
-	switch v.kind {
-	case kindNumber:
+	if v.kind == kindNumber {
 		b = f.data[v.start:v.end]
-	case kindString:
-		b, _ = f.text(v)
+	} else {
+		b, _ = f.text(v) // nil for anything but a string
 	}
 	d, state := parseDecimal(b)
 	switch state {
@@ -243,6 +244,7 @@ func (f *fields) decimal(i int) decimal.Decimal {
 		f.reject(i, "a decimal number, or a string that holds one")
 	case outOfRange:
 		f.overflow(i, "the range of decimal")
+	case fits:
 	}
 	return d
 }

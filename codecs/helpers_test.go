@@ -57,15 +57,6 @@ func (d doc) without(name string) doc {
 
 func (d doc) plus(name, raw string) doc { return append(append(doc(nil), d...), member{name, raw}) }
 
-func (d doc) raw(name string) string {
-	for _, m := range d {
-		if m.name == name {
-			return m.raw
-		}
-	}
-	return ""
-}
-
 func (d doc) camel() doc {
 	var out doc
 	for _, m := range d {

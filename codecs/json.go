@@ -166,7 +166,7 @@ func (s *scanner) next() kind {
 // value consumes one value of any kind.
 func (s *scanner) value() (span, bool) {
 	v := span{start: s.pos, kind: s.next()}
-	ok := false
+	var ok bool
 	switch v.kind {
 	case kindString:
 		v.escaped, ok = s.str()
@@ -180,7 +180,7 @@ func (s *scanner) value() (span, bool) {
 		ok = s.literal("true") || s.literal("false") || s.fail("a value is misspelt")
 	case kindNull:
 		ok = s.literal("null") || s.fail("a value is misspelt")
-	default:
+	case absent:
 		ok = s.fail("a value is missing")
 	}
 	v.end = s.pos

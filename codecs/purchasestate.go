@@ -155,8 +155,9 @@ func DecodePurchaseState(data []byte) (*PurchaseState, error) {
 	s.Offset = int64(r.uvarint(math.MaxInt64))
 	s.Version = int64(r.uvarint(math.MaxInt64))
 	s.Revision = int64(r.uvarint(math.MaxInt64))
-	if code := int(r.byte()); code < len(statuses()) {
-		s.Status = statuses()[code]
+	all := statuses()
+	if code := int(r.byte()); code < len(all) {
+		s.Status = all[code]
 	} else {
 		r.damaged("unknown status")
 	}
