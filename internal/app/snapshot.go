@@ -111,3 +111,6 @@ func (b *lagBoard) total() int64 {
 	}
 	return sum
 }
+
+// Handled is how many records this instance has finished, of all its consumers.
+func (a *App) Handled() int64 { return a.snapshot().Received }

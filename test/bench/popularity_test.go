@@ -1,0 +1,201 @@
+// Package bench measures the whole way of a view, from Apache Kafka to PostgreSQL with fsync, beside what one writes in a week: a
+// consumer with one transaction for each event. Both run in one run on one machine; what counts is their ratio.
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/pin-marketplace/vitrina/internal/app"
+	"github.com/pin-marketplace/vitrina/internal/config"
+	"github.com/pin-marketplace/vitrina/internal/devstack/devtest"
+	"github.com/pin-marketplace/vitrina/internal/generate"
+	"github.com/pin-marketplace/vitrina/internal/telemetry"
+	"github.com/pin-marketplace/vitrina/test/harness"
+	"github.com/pin-marketplace/vitrina/test/model"
+)
+
+func TestMain(m *testing.M) { os.Exit(devtest.Main(m)) }
+
+const (
+	views       = 1_000_000 // distinct ones; 5 % come twice
+	plainEvents = 30_000    // what the plain consumer is measured over: it would take minutes for all
+	connections = 6
+	objects     = 20_000
+)
+
+// BenchmarkPopularity reports views a second of both, their ratio, CPU microseconds a view, and where the time goes.
+func BenchmarkPopularity(b *testing.B) {
+	for range b.N {
+		s := harness.Start(b)
+		o := generate.Defaults()
+		o.Seed, o.Start, o.Span = 1, time.Now().UTC().Add(-time.Hour).Truncate(time.Second), time.Hour
+		o.Views, o.Purchases, o.Prices, o.Projects, o.Objects = views, 0, 0, 500, objects
+		o.Duplicates, o.LateCards, o.Reordered, o.WrongKeys, o.Bare, o.Traced = 0.05, 0, 0, 0, 0, 0
+		m := model.New(time.Now())
+		require.NoError(b, s.Send(b.Context(), o, m, 0, "crc32"))
+		want := m.Expected()
+		records := want.Records[harness.Views]
+
+		ours, cpu := measureVitrina(b, s, int64(records))
+		got, err := s.Actual(b.Context(), s.Facts())
+		require.NoError(b, err)
+		require.Empty(b, model.Compare(want, got), "what was measured must be right")
+		plain := measurePlain(b, s)
+
+		b.ReportMetric(ours, "views/s")
+		b.ReportMetric(plain, "plain-views/s")
+		b.ReportMetric(ours/plain, "ratio")
+		b.ReportMetric(cpu, "cpu-us/view")
+		b.ReportMetric(0, "ns/op")
+		b.Logf("%d records: vitrina %.0f views/s with %.1f CPU µs a view; one transaction an event over %d connections: %.0f views/s; ratio %.1f",
+			records, ours, cpu, connections, plain, ours/plain)
+	}
+}
+
+// measureVitrina runs the popularity role in this process, so that its profile can be taken.
+func measureVitrina(b *testing.B, s *harness.System, records int64) (perSecond, cpuMicros float64) {
+	b.Helper()
+	environ := []string{}
+	for _, e := range s.Environ("VITRINA_STATE_DIR="+b.TempDir(), "VITRINA_INSTANCE_ID=bench", "VITRINA_ROLES=popularity") {
+		if strings.HasPrefix(e, "VITRINA_") {
+			environ = append(environ, e)
+		}
+	}
+	cfg, err := config.Load(config.Source{Environ: environ})
+	require.NoError(b, err)
+	logger := slog.New(slog.DiscardHandler)
+	program, err := app.New(b.Context(), cfg, app.Deps{Logger: logger, Registerer: prometheus.NewRegistry(), Tracing: telemetry.NoTracing(), Clock: time.Now})
+	require.NoError(b, err)
+	defer func() { require.NoError(b, program.Close()) }()
+
+	profile := profileFile(b)
+	require.NoError(b, pprof.StartCPUProfile(profile))
+	ctx, stop := context.WithCancel(b.Context())
+	defer stop()
+	begun, before := time.Now(), processCPU(b)
+	done := make(chan error, 1)
+	go func() { done <- program.Run(ctx) }()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	// Handled is counted by the consumer once the transaction is acknowledged.
+	for program.Handled() < records {
+		select {
+		case <-ticker.C:
+		case err := <-done:
+			b.Fatalf("the program ended: %v", err)
+		}
+	}
+	took := time.Since(begun)
+	cpu := processCPU(b) - before
+	pprof.StopCPUProfile()
+	stop()
+	require.NoError(b, <-done)
+	require.NoError(b, profile.Close())
+	top, err := exec.CommandContext(b.Context(), "go", "tool", "pprof", "-top", "-cum", "-nodecount=45", profile.Name()).CombinedOutput()
+	require.NoError(b, err, string(top))
+	b.Logf("profile %s\n%s", profile.Name(), top)
+	return float64(records) / took.Seconds(), float64(cpu.Microseconds()) / float64(records)
+}
+
+func profileFile(b *testing.B) *os.File {
+	b.Helper()
+	dir := os.Getenv("VITRINA_BENCH_DIR")
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	f, err := os.Create(filepath.Join(dir, "vitrina-popularity.prof"))
+	require.NoError(b, err)
+	return f
+}
+
+func processCPU(b *testing.B) time.Duration {
+	b.Helper()
+	var usage syscall.Rusage
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// measurePlain is the week's work: consume, and for each event one transaction that notes its id and moves both counters.
+func measurePlain(b *testing.B, s *harness.System) float64 {
+	b.Helper()
+	ctx := b.Context()
+	_, err := s.Pool.Exec(ctx, `CREATE TABLE public.processed (id uuid PRIMARY KEY)`)
+	require.NoError(b, err)
+	poolConfig := s.Pool.Config()
+	poolConfig.MaxConns = connections
+	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
+	require.NoError(b, err)
+	defer pool.Close()
+	client, err := kgo.NewClient(append(s.KgoOpts(), kgo.ConsumeTopics(harness.Views), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
+	require.NoError(b, err)
+	defer client.Close()
+
+	events := make(chan [2]string, 1000)
+	var applied atomic.Int64
+	var workers sync.WaitGroup
+	begun := time.Now()
+	for range connections {
+		workers.Go(func() {
+			for e := range events {
+				if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return plainEvent(ctx, tx, e[0], e[1]) }); err != nil {
+					b.Errorf("plain consumer: %v", err)
+				}
+				applied.Add(1)
+			}
+		})
+	}
+	for n := 0; n < plainEvents; {
+		fetches := client.PollFetches(ctx)
+		require.NoError(b, fetches.Err())
+		fetches.EachRecord(func(r *kgo.Record) {
+			var event struct {
+				Payload struct{ PropertyObjectViewId, PropertyObjectId string } //nolint:revive,staticcheck // the contract's names
+			}
+			if err := json.Unmarshal(r.Value, &event); err != nil {
+				b.Errorf("plain consumer: %v", err)
+			}
+			if n++; n <= plainEvents {
+				events <- [2]string{event.Payload.PropertyObjectViewId, event.Payload.PropertyObjectId}
+			}
+		})
+	}
+	close(events)
+	workers.Wait()
+	return float64(applied.Load()) / time.Since(begun).Seconds()
+}
+
+func plainEvent(ctx context.Context, tx pgx.Tx, view, object string) error {
+	tag, err := tx.Exec(ctx, `INSERT INTO public.processed VALUES ($1) ON CONFLICT DO NOTHING`, view)
+	if err != nil || tag.RowsAffected() == 0 {
+		return err
+	}
+	var project string
+	err = tx.QueryRow(ctx, `UPDATE catalog.property_object_cards SET popularity_views = popularity_views + 1 WHERE id = $1 AND status <> 'Delisted' RETURNING project_id`, object).Scan(&project)
+	if err != nil {
+		if err == pgx.ErrNoRows { //nolint:errorlint // pgx returns it bare
+			return nil
+		}
+		return fmt.Errorf("object %s: %w", object, err)
+	}
+	_, err = tx.Exec(ctx, `UPDATE catalog.project_cards SET popularity_views = popularity_views + 1 WHERE id = $1 AND status <> 'Delisted'`, project)
+	return err
+}
