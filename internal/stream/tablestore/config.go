@@ -74,17 +74,22 @@ func (c Config) Validate() error {
 	if c.Dir == "" {
 		faults = append(faults, errors.New("table store: dir is empty; give the state directory"))
 	}
-	atLeast := func(name string, value, least int64, unit string) {
+	atLeast := func(name string, value, least int, unit string) {
 		if value != 0 && value < least {
-			faults = append(faults, fmt.Errorf("table store: %s is %d%s, it must be 0 (default) or at least %d%s", name, value, unit, least, unit))
+			faults = append(faults, fmt.Errorf("table store: %s is %d, it must be 0 (default) or at least %d%s", name, value, least, unit))
 		}
 	}
-	atLeast("flush writes", int64(c.FlushWrites), 1, "")
-	atLeast("flush bytes", int64(c.FlushBytes), 1, " bytes")
-	atLeast("flush interval", c.FlushInterval.Milliseconds(), 1, " ms")
-	atLeast("filter save interval", c.FilterSaveInterval.Milliseconds(), 1, " ms")
-	atLeast("write buffer", int64(c.WriteBuffer), 4<<10, " bytes")
-	atLeast("block cache", int64(c.BlockCache), 4<<10, " bytes")
-	atLeast("close timeout", c.CloseTimeout.Milliseconds(), 1, " ms")
+	atLeast("flush writes", c.FlushWrites, 1, "")
+	atLeast("flush bytes", c.FlushBytes, 1, " byte")
+	atLeast("write buffer", c.WriteBuffer, 4<<10, " bytes")
+	atLeast("block cache", c.BlockCache, 4<<10, " bytes")
+	atLeastMilli := func(name string, value time.Duration) {
+		if value != 0 && value < time.Millisecond {
+			faults = append(faults, fmt.Errorf("table store: %s is %s, it must be 0 (default) or at least 1ms", name, value))
+		}
+	}
+	atLeastMilli("flush interval", c.FlushInterval)
+	atLeastMilli("filter save interval", c.FilterSaveInterval)
+	atLeastMilli("close timeout", c.CloseTimeout)
 	return errors.Join(faults...)
 }
