@@ -36,8 +36,12 @@ func detail(s RoleStatus) string {
 
 // HTTP are the options of this instance's HTTP server; the caller adds where metrics are gathered from.
 func (a *App) HTTP() (httpserver.Options, error) {
+	api, admin, err := a.routes()
+	if err != nil {
+		return httpserver.Options{}, err
+	}
 	return httpserver.Options{
 		HTTP: a.cfg.HTTP, Logger: a.deps.Logger, Events: a.events, Readiness: a, Clock: a.deps.Clock,
-		ShutdownTimeout: a.cfg.Runtime.DrainTimeout,
+		ShutdownTimeout: a.cfg.Runtime.DrainTimeout, API: httpserver.Routes(api), Admin: httpserver.Routes(admin),
 	}, nil
 }
