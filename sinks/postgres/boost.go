@@ -131,21 +131,44 @@ func (s *BoostSink) apply(ctx context.Context, values []Snapshot) ([]deadletter.
 	rounds, stale := plan(values)
 	var letters []deadletter.Letter
 	for _, round := range rounds {
-		args := newApplyArgs(round)
-		var result applyResult
-		err := s.transact(ctx, func(ctx context.Context) error {
-			return result.scan(s.pool.QueryRow(ctx, applyPurchases, args.list(s.cfg.Epoch, true, s.cfg.CardRetries)...))
-		})
+		result, busy, err := s.write(ctx, round)
 		if err != nil {
 			return letters, err
 		}
-		s.report(ctx, round, &result)
-		letters = append(letters, s.lettersFor(ctx, round, &result)...)
+		s.report(ctx, round, result)
+		if busy {
+			s.reportBusy(ctx, result)
+		} else {
+			letters = append(letters, s.lettersFor(ctx, round, result)...)
+		}
 	}
 	for _, v := range stale {
 		s.skipStale(ctx, v)
 	}
 	return letters, nil
+}
+
+// write is the transaction. A card that another transaction keeps locked beyond the lock timeout must not stop all
+// purchases: then the transaction is run once more (busy) without the cards that are locked, which the recompute writes later.
+func (s *BoostSink) write(ctx context.Context, round []entry) (result *applyResult, busy bool, err error) {
+	args := newApplyArgs(round)
+	result = new(applyResult)
+	do := func(ctx context.Context) error {
+		return result.scan(s.pool.QueryRow(ctx, applyPurchases, args.list(s.cfg.Epoch, true, s.cfg.CardRetries, busy)...))
+	}
+	if err = s.transact(ctx, do); lockTimedOut(err) {
+		busy = true
+		s.retried()
+		err = s.transact(ctx, do)
+	}
+	return result, busy, err
+}
+
+func (s *BoostSink) reportBusy(ctx context.Context, r *applyResult) {
+	if cards := len(r.LostObjects) + len(r.LostProjects); cards > 0 {
+		s.events.Log(ctx, slog.LevelWarn, "cards-locked",
+			"another transaction kept cards locked; their contributions are stored, the recompute writes them once they are free", slog.Int("cards", cards))
+	}
 }
 
 // report counts and logs what became of each snapshot of a committed transaction.

@@ -97,7 +97,7 @@ func remembers(newer, older *codecs.PurchaseState) bool {
 
 const applyPurchases = `SELECT r.kept, r.touched_purchases, r.touched_kinds, r.touched_ids, r.reached_projects, r.reached_counts,
 	r.direct_objects, r.direct_projects, r.projects, r.lost_objects, r.lost_object_projects, r.lost_projects, r.moved, r.conflicts
-	FROM vitrina.apply_purchases($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) r`
+	FROM vitrina.apply_purchases($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) r`
 
 // applyArgs are the arrays of vitrina.apply_purchases: one element for each purchase, and one for each of its targets.
 type applyArgs struct {
@@ -160,10 +160,11 @@ func (a *applyArgs) addTarget(s Snapshot, t codecs.Target, named bool) {
 	a.targetNamed = append(a.targetNamed, named)
 }
 
-func (a *applyArgs) list(epoch int64, cards bool, retries int) []any {
+// list gives the arguments in order; cards false leaves the cards alone, skipLocked those that another transaction has locked.
+func (a *applyArgs) list(epoch int64, cards bool, retries int, skipLocked bool) []any {
 	return []any{
 		epoch, a.ids, a.versions, a.revisions, a.statuses, a.weights, a.endsAt, a.topics, a.partitions, a.offsets,
-		a.targetPurchases, a.targetVersions, a.targetRevisions, a.targetKinds, a.targetIDs, a.targetNamed, cards, retries,
+		a.targetPurchases, a.targetVersions, a.targetRevisions, a.targetKinds, a.targetIDs, a.targetNamed, cards, retries, skipLocked,
 	}
 }
 

@@ -130,6 +130,7 @@ func boostEnvOn(t testing.TB, pool *pgxpool.Pool, cfg BoostConfig) *boostEnv {
 	cfg.Epoch = p.Epoch
 	e.sink, err = NewBoostSink(pool, cfg, e.letters, e.events, e.counts.hooks())
 	require.NoError(t, err)
+	exec(t, pool, `UPDATE vitrina.card_sweep SET done = due`) // a fresh schema owes a sweep
 	return e
 }
 

@@ -43,7 +43,7 @@ func ReplaceBoosts(ctx context.Context, tx pgx.Tx, epoch int64, snapshots iter.S
 		rounds, _ := plan(chunk)
 		for _, round := range rounds {
 			var result applyResult
-			if err := result.scan(tx.QueryRow(ctx, applyPurchases, newApplyArgs(round).list(epoch, false, 0)...)); err != nil {
+			if err := result.scan(tx.QueryRow(ctx, applyPurchases, newApplyArgs(round).list(epoch, false, 0, false)...)); err != nil {
 				return fmt.Errorf("loading %d snapshots: %w", len(chunk), err)
 			}
 		}

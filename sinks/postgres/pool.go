@@ -28,7 +28,7 @@ type PoolOptions struct {
 	// StatementTimeout ends a statement on the server, whatever became of this process: 30 s.
 	StatementTimeout time.Duration
 	// LockTimeout ends a wait for a rival's lock, so that a rival which hangs inside its transaction does not make the
-	// sink sit on its own locks for the whole StatementTimeout: 10 s.
+	// sink sit on its own locks for the whole StatementTimeout: 5 s.
 	LockTimeout time.Duration
 	// IdleInTransactionTimeout frees the locks of an instance that froze between two messages of a transaction: 5 s.
 	IdleInTransactionTimeout time.Duration
@@ -42,7 +42,7 @@ func (o PoolOptions) withDefaults() PoolOptions {
 	o.ApplicationName = orDefault(o.ApplicationName, "vitrina")
 	o.MaxConns = orDefault(o.MaxConns, 8)
 	o.StatementTimeout = orDefault(o.StatementTimeout, 30*time.Second)
-	o.LockTimeout = orDefault(o.LockTimeout, 10*time.Second)
+	o.LockTimeout = orDefault(o.LockTimeout, 5*time.Second)
 	o.IdleInTransactionTimeout = orDefault(o.IdleInTransactionTimeout, 5*time.Second)
 	o.ConnectTimeout = orDefault(o.ConnectTimeout, 10*time.Second)
 	return o

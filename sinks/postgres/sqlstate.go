@@ -51,6 +51,12 @@ func FaultOf(err error) Fault {
 	}
 }
 
+// lockTimedOut says that a statement waited too long for a lock of another transaction.
+func lockTimedOut(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == "55P03"
+}
+
 // Explain words a database error for logs and dead letters: message, detail-free (a detail may quote values of foreign
 // tables), with SQLSTATE, table, column and constraint where the server named them.
 func Explain(err error) string {

@@ -4,10 +4,10 @@
 -- locked in one statement and read in a later one. Locks are taken in one order everywhere: epoch, purchases by id, targets by
 -- (kind, id), object cards by id, project cards by id.
 --
--- Planner settings: arrays are estimated at 10 rows by generic plans, which gives index lookups in the arrays' order, the order of the
--- locks; a plan made for the real 20,000 would hash the cards and lock them in any order. Sequential scans are priced out so that
--- a plan made while a table was small stays right when it has grown (a table without an index is still scanned, once).
--- Joins of two arrays are written as EXCEPT or GROUP BY: as joins they would be nested loops, quadratic.
+-- Planner settings: only nested loops from the sorted arrays into an index take row locks in the arrays' order; a hash join, which
+-- the planner prefers past some ten thousand ids, takes them in any order and deadlocks. Plans are made anew for each call
+-- (1 ms): a cached one made while a table was nearly empty scans the whole table for each id once it has grown, until the next
+-- ANALYZE. Joins of two arrays are written as EXCEPT or GROUP BY: as nested loops they would be quadratic.
 
 -- Makes missing target rows and locks all in (kind, id) order until the end of the transaction. Object rows are made only when
 -- p_create_objects: their project's row, which everybody locks too, already keeps writers of one card apart.
@@ -32,12 +32,22 @@ $$;
 
 -- Writes object cards that are still as they were read, in the order of the arrays; returns those written. Status and project are
 -- compared besides row_version: a writer that forgets to raise it must not get a boost meant for another status (INV-7).
+-- p_skip_locked leaves out what another transaction has locked, instead of waiting for it.
 -- +goose StatementBegin
 CREATE FUNCTION vitrina.write_object_boosts(p_ids uuid[], p_row_versions bigint[], p_statuses text[], p_projects uuid[], p_boosts integer[],
-    OUT ids uuid[], OUT projects uuid[])
+    p_skip_locked boolean, OUT ids uuid[], OUT projects uuid[])
 LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_hashjoin = off AS $$
 BEGIN
+    IF p_skip_locked THEN
+        SELECT array_agg(f.id), array_agg(f.row_version), array_agg(f.status), array_agg(f.project_id), array_agg(f.boost)
+        INTO p_ids, p_row_versions, p_statuses, p_projects, p_boosts
+        FROM (
+            SELECT u.* FROM unnest(p_ids, p_row_versions, p_statuses, p_projects, p_boosts) AS u(id, row_version, status, project_id, boost)
+            JOIN catalog.property_object_cards c ON c.id = u.id
+            FOR NO KEY UPDATE OF c SKIP LOCKED
+        ) f;
+    END IF;
     WITH written AS (
         UPDATE catalog.property_object_cards AS c
         SET promotion_boost = u.boost, row_version = c.row_version + 1, updated_at = now()
@@ -51,12 +61,22 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
-CREATE FUNCTION vitrina.write_project_boosts(p_ids uuid[], p_row_versions bigint[], p_statuses text[], p_boosts integer[]) RETURNS uuid[]
+CREATE FUNCTION vitrina.write_project_boosts(p_ids uuid[], p_row_versions bigint[], p_statuses text[], p_boosts integer[],
+    p_skip_locked boolean) RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_hashjoin = off AS $$
 DECLARE
     v_ids uuid[];
 BEGIN
+    IF p_skip_locked THEN
+        SELECT array_agg(f.id), array_agg(f.row_version), array_agg(f.status), array_agg(f.boost)
+        INTO p_ids, p_row_versions, p_statuses, p_boosts
+        FROM (
+            SELECT u.* FROM unnest(p_ids, p_row_versions, p_statuses, p_boosts) AS u(id, row_version, status, boost)
+            JOIN catalog.project_cards c ON c.id = u.id
+            FOR NO KEY UPDATE OF c SKIP LOCKED
+        ) f;
+    END IF;
     WITH written AS (
         UPDATE catalog.project_cards AS c
         SET promotion_boost = u.boost, row_version = c.row_version + 1, updated_at = now()
@@ -75,14 +95,15 @@ $$;
 -- p_cascade: projects all of whose objects are brought along; p_projects: project cards.
 -- Published: own + project. Hidden: the same if any purchase ever named the card itself, else left as it is. Delisted: frozen
 -- (D10, D11, D27; a project has no project above it).
--- A card and its sums are read in one statement that takes no locks, then written WHERE it is still as read; those that were not are
--- read again at once, p_retries times, and then lost. moved: the card names another project than the one locked for it.
+-- A card and its sums are read in one statement that takes no locks, then written WHERE it is still as read; those that were not (or
+-- are locked, with p_skip_locked) are read again at once, p_retries times, and then lost. moved: the card names another project than the one locked for it.
 -- +goose StatementBegin
-CREATE FUNCTION vitrina.write_boosts(p_objects uuid[], p_object_projects uuid[], p_cascade uuid[], p_projects uuid[], p_retries integer,
+CREATE FUNCTION vitrina.write_boosts(p_objects uuid[], p_object_projects uuid[], p_cascade uuid[], p_projects uuid[], p_retries integer, p_skip_locked boolean,
     OUT objects uuid[], OUT object_projects uuid[], OUT projects uuid[],
     OUT lost_objects uuid[], OUT lost_object_projects uuid[], OUT lost_projects uuid[],
     OUT moved uuid[], OUT conflicts integer)
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = on AS $$ -- a catalog without an index on project_id is then scanned once, not once for each project
 DECLARE
     v_cascade uuid[] := p_cascade;
     v_ids uuid[];
@@ -129,7 +150,7 @@ BEGIN
         moved := moved || coalesce(v_moved, '{}');
         EXIT WHEN v_ids IS NULL;
         SELECT w.ids, w.projects INTO v_written, v_written_projects
-        FROM vitrina.write_object_boosts(v_ids, v_row_versions, v_statuses, v_projects, v_boosts) w;
+        FROM vitrina.write_object_boosts(v_ids, v_row_versions, v_statuses, v_projects, v_boosts, p_skip_locked) w;
         objects := objects || v_written; object_projects := object_projects || v_written_projects;
         EXIT WHEN cardinality(v_written) = cardinality(v_ids);
         SELECT array_agg(l.id), array_agg(l.project_id) INTO lost_objects, lost_object_projects
@@ -159,7 +180,7 @@ BEGIN
 
         lost_projects := '{}';
         EXIT WHEN v_ids IS NULL;
-        v_written := vitrina.write_project_boosts(v_ids, v_row_versions, v_statuses, v_boosts);
+        v_written := vitrina.write_project_boosts(v_ids, v_row_versions, v_statuses, v_boosts, p_skip_locked);
         projects := projects || v_written;
         EXIT WHEN cardinality(v_written) = cardinality(v_ids);
         SELECT array_agg(l.id) INTO lost_projects
@@ -184,7 +205,7 @@ $$;
 -- Sums targets again and brings every card they reach along. Cards that could not be written become dirty in the same
 -- transaction. p_cards = false leaves the cards to the caller (a rebuild that writes all of them at the end).
 -- +goose StatementBegin
-CREATE FUNCTION vitrina.settle_targets(p_kinds smallint[], p_ids uuid[], p_cards boolean, p_retries integer,
+CREATE FUNCTION vitrina.settle_targets(p_kinds smallint[], p_ids uuid[], p_cards boolean, p_retries integer, p_skip_locked boolean,
     OUT objects uuid[], OUT object_projects uuid[], OUT projects uuid[],
     OUT lost_objects uuid[], OUT lost_object_projects uuid[], OUT lost_projects uuid[],
     OUT moved uuid[], OUT conflicts integer)
@@ -218,7 +239,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT w.* INTO objects, object_projects, projects, lost_objects, lost_object_projects, lost_projects, moved, conflicts
-    FROM vitrina.write_boosts(v_objects, v_object_projects, v_projects, v_projects, p_retries) w;
+    FROM vitrina.write_boosts(v_objects, v_object_projects, v_projects, v_projects, p_retries, p_skip_locked) w;
     IF cardinality(lost_objects) + cardinality(lost_projects) + cardinality(moved) > 0 THEN
         PERFORM vitrina.note_dirty_cards(1::smallint, lost_projects, 'row_version');
         PERFORM vitrina.note_dirty_cards(2::smallint, lost_objects, 'row_version');
@@ -237,12 +258,12 @@ CREATE FUNCTION vitrina.apply_purchases(p_epoch bigint,
     p_ids uuid[], p_versions bigint[], p_revisions bigint[], p_statuses text[], p_weights integer[], p_ends_at timestamptz[],
     p_topics text[], p_partitions integer[], p_offsets bigint[],
     p_target_purchases uuid[], p_target_versions bigint[], p_target_revisions bigint[], p_target_kinds smallint[], p_target_ids uuid[],
-    p_target_named boolean[], p_cards boolean, p_retries integer,
+    p_target_named boolean[], p_cards boolean, p_retries integer, p_skip_locked boolean,
     OUT kept uuid[], OUT touched_purchases uuid[], OUT touched_kinds smallint[], OUT touched_ids uuid[],
     OUT reached_projects uuid[], OUT reached_counts integer[], OUT direct_objects uuid[], OUT direct_projects uuid[], OUT projects uuid[],
     OUT lost_objects uuid[], OUT lost_object_projects uuid[], OUT lost_projects uuid[], OUT moved uuid[], OUT conflicts integer)
 LANGUAGE plpgsql VOLATILE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     v_kinds smallint[];
     v_ids uuid[];
@@ -310,10 +331,13 @@ BEGIN
 
     SELECT s.objects, s.object_projects, s.projects, s.lost_objects, s.lost_object_projects, s.lost_projects, s.moved, s.conflicts
     INTO v_objects, v_object_projects, projects, lost_objects, lost_object_projects, lost_projects, moved, conflicts
-    FROM vitrina.settle_targets(v_kinds, v_ids, p_cards, p_retries) s;
+    FROM vitrina.settle_targets(v_kinds, v_ids, p_cards, p_retries, p_skip_locked) s;
 
     SELECT coalesce(array_agg(r.project_id), '{}'), coalesce(array_agg(r.n), '{}') INTO reached_projects, reached_counts
     FROM (SELECT u.project_id, count(*)::integer AS n FROM unnest(v_object_projects) AS u(project_id) GROUP BY u.project_id) r;
+    IF NOT 2 = ANY (v_kinds) THEN
+        RETURN;
+    END IF;
     SELECT coalesce(array_agg(d.id), '{}'), coalesce(array_agg(d.project_id), '{}') INTO direct_objects, direct_projects
     FROM (
         SELECT u.id, (array_agg(u.project_id) FILTER (WHERE u.project_id IS NOT NULL))[1] AS project_id
@@ -333,13 +357,13 @@ $$;
 CREATE FUNCTION vitrina.resum_targets(p_epoch bigint, p_kinds smallint[], p_ids uuid[], p_retries integer,
     OUT written integer, OUT remaining integer, OUT conflicts integer)
 LANGUAGE plpgsql VOLATILE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 BEGIN
     PERFORM vitrina.require_epoch('promotion-boost', p_epoch);
     SELECT cardinality(s.objects) + cardinality(s.projects),
         cardinality(s.lost_objects) + cardinality(s.lost_projects) + cardinality(s.moved), s.conflicts
     INTO written, remaining, conflicts
-    FROM vitrina.settle_targets(p_kinds, p_ids, true, p_retries) s;
+    FROM vitrina.settle_targets(p_kinds, p_ids, true, p_retries, true) s;
 END
 $$;
 -- +goose StatementEnd
@@ -347,12 +371,13 @@ $$;
 -- Recomputes single cards (cursor recompute and sweep). p_changed and p_dirty are the seq that was read in changed_cards and
 -- dirty_cards for each card, null where it is not there; marks are deleted only if they still have it. They are locked last and never
 -- waited for: a catalog transaction may hold a card while it waits for the card's mark, so waiting for a card with the
--- mark locked would be a deadlock.
+-- mark locked would be a deadlock. Locked cards are left for the next pass: one slow transaction of the catalog must not hold up
+-- the others' boosts.
 -- +goose StatementBegin
 CREATE FUNCTION vitrina.recompute_cards(p_epoch bigint, p_kinds smallint[], p_ids uuid[], p_changed bigint[], p_dirty bigint[], p_retries integer,
     OUT written integer, OUT remaining integer, OUT conflicts integer)
 LANGUAGE plpgsql VOLATILE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     v_projects uuid[];
     v_objects uuid[];
@@ -375,7 +400,7 @@ BEGIN
 
     SELECT cardinality(w.objects) + cardinality(w.projects), w.lost_objects, w.lost_projects, w.moved, w.conflicts
     INTO written, v_lost_objects, v_lost_projects, v_moved, conflicts
-    FROM vitrina.write_boosts(v_objects, v_object_projects, '{}', v_projects, p_retries) w;
+    FROM vitrina.write_boosts(v_objects, v_object_projects, '{}', v_projects, p_retries, true) w;
     v_left := v_lost_objects || v_lost_projects || v_moved;
     remaining := cardinality(v_left);
     IF remaining > 0 THEN
@@ -406,10 +431,10 @@ $$;
 DROP FUNCTION vitrina.recompute_cards(bigint, smallint[], uuid[], bigint[], bigint[], integer);
 DROP FUNCTION vitrina.resum_targets(bigint, smallint[], uuid[], integer);
 DROP FUNCTION vitrina.apply_purchases(bigint, uuid[], bigint[], bigint[], text[], integer[], timestamptz[], text[], integer[], bigint[],
-    uuid[], bigint[], bigint[], smallint[], uuid[], boolean[], boolean, integer);
-DROP FUNCTION vitrina.settle_targets(smallint[], uuid[], boolean, integer);
+    uuid[], bigint[], bigint[], smallint[], uuid[], boolean[], boolean, integer, boolean);
+DROP FUNCTION vitrina.settle_targets(smallint[], uuid[], boolean, integer, boolean);
 DROP FUNCTION vitrina.note_dirty_cards(smallint, uuid[], text);
-DROP FUNCTION vitrina.write_boosts(uuid[], uuid[], uuid[], uuid[], integer);
-DROP FUNCTION vitrina.write_project_boosts(uuid[], bigint[], text[], integer[]);
-DROP FUNCTION vitrina.write_object_boosts(uuid[], bigint[], text[], uuid[], integer[]);
+DROP FUNCTION vitrina.write_boosts(uuid[], uuid[], uuid[], uuid[], integer, boolean);
+DROP FUNCTION vitrina.write_project_boosts(uuid[], bigint[], text[], integer[], boolean);
+DROP FUNCTION vitrina.write_object_boosts(uuid[], bigint[], text[], uuid[], integer[], boolean);
 DROP FUNCTION vitrina.lock_targets(smallint[], uuid[], boolean);
