@@ -3,6 +3,7 @@ package generate_test
 import (
 	"bytes"
 	"encoding/json"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -237,5 +238,21 @@ func TestFileKeepsNullEmptyAndBinary(t *testing.T) {
 			item.Record.Timestamp = rec.Timestamp
 			require.Equal(t, rec, *item.Record)
 		}
+	}
+}
+
+// Records of one purchase may lie in several partitions and come in any order: what the cards show must not depend on it.
+func TestExpectedCardsDoNotDependOnTheOrder(t *testing.T) {
+	o := small()
+	o.Objects, o.Views, o.Prices, o.Purchases, o.Malformed = 3000, 100, 0, 4000, 0
+	expected, items := play(o)
+	for seed := range uint64(3) {
+		shuffled := slices.Clone(items)
+		rand.New(rand.NewPCG(seed, 1)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		m := model.New(o.Start.Add(o.Span))
+		for _, item := range shuffled {
+			item.Give(m)
+		}
+		require.Equal(t, expected.Cards, m.Expected().Cards)
 	}
 }

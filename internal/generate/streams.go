@@ -129,9 +129,13 @@ func (p *purchaseStream) start(at time.Time) *campaign {
 	for range p.s.between(1, 3) {
 		if p.s.IntN(4) == 0 {
 			c.targets = append(c.targets, model.Ref{Kind: model.Project, ID: pick(p.s, p.city.projects).id.String()})
-		} else {
-			c.targets = append(c.targets, model.Ref{Kind: model.PropertyObject, ID: p.city.objects[p.city.byRank(p.popular)].id.String()})
+			continue
 		}
+		i := p.city.byRank(p.popular)
+		if p.s.IntN(2) == 0 {
+			i = p.s.IntN(len(p.city.objects))
+		}
+		c.targets = append(c.targets, model.Ref{Kind: model.PropertyObject, ID: p.city.objects[i].id.String()})
 	}
 	if p.s.IntN(5) == 0 {
 		c.posts = append(c.posts, `{"TargetKind":"Post","TargetId":"`+p.s.id4().String()+`"}`)
