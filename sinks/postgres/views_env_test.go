@@ -143,16 +143,13 @@ func (e *viewsEnv) state(t require.TestingT, name string) string {
 // shift lets time pass: everything that the ledger has written moves into the past.
 func (e *viewsEnv) shift(d time.Duration) {
 	e.tb.Helper()
-	for _, statement := range []string{
-		`UPDATE vitrina.views SET at = at - $1::interval`,
-		`UPDATE vitrina.late_views SET since = since - $1::interval, next_try = next_try - $1::interval, letter_due = letter_due - $1::interval`,
-		`UPDATE vitrina.horizons SET seen_at = seen_at - $1::interval`,
-		`UPDATE vitrina.views_ledger SET pruned_before = pruned_before - $1::interval, marks_before = marks_before - $1::interval, previous_at = previous_at - $1::interval,
+	exec(e.tb, e.pool, `WITH
+		v AS (UPDATE vitrina.views SET at = at - $1::interval),
+		l AS (UPDATE vitrina.late_views SET since = since - $1::interval, next_try = next_try - $1::interval, letter_due = letter_due - $1::interval),
+		h AS (UPDATE vitrina.horizons SET seen_at = seen_at - $1::interval)
+		UPDATE vitrina.views_ledger SET pruned_before = pruned_before - $1::interval, marks_before = marks_before - $1::interval, previous_at = previous_at - $1::interval,
 			checkpoint_at = checkpoint_at - $1::interval, checkpoint_marks = checkpoint_marks - $1::interval, safe_before = safe_before - $1::interval,
-			safe_marks = safe_marks - $1::interval, passed_at = passed_at - $1::interval`,
-	} {
-		exec(e.tb, e.pool, statement, d)
-	}
+			safe_marks = safe_marks - $1::interval, passed_at = passed_at - $1::interval`, d)
 }
 
 // retryAll lets each wait pass and retries, until the view is not pending any more.
