@@ -3,7 +3,7 @@ package model
 import (
 	"bytes"
 	"encoding/json"
-	"io"
+	"errors"
 	"math/big"
 	"regexp"
 	"slices"
@@ -46,12 +46,12 @@ type event struct {
 }
 
 func open(rec *record.Record) (*event, *fault) {
-	if rec.Value == nil || !utf8.Valid(rec.Value) || !json.Valid(rec.Value) || depth(rec.Value) > maxDepth {
+	if rec.Value == nil || !utf8.Valid(rec.Value) || !json.Valid(rec.Value) {
 		return nil, &fault{code: undecodable}
 	}
 	d := json.NewDecoder(bytes.NewReader(rec.Value))
 	d.UseNumber()
-	value, err := parse(d)
+	value, err := parse(d, 0)
 	root, ok := value.(*object)
 	if err != nil || !ok {
 		return nil, &fault{code: undecodable}
@@ -70,7 +70,10 @@ func open(rec *record.Record) (*event, *fault) {
 }
 
 // parse reads one JSON value; objects become *object, arrays []any, numbers json.Number.
-func parse(d *json.Decoder) (any, error) {
+func parse(d *json.Decoder, depth int) (any, error) {
+	if depth > maxDepth {
+		return nil, errors.New("too deep")
+	}
 	token, err := d.Token()
 	if err != nil {
 		return nil, err
@@ -83,7 +86,7 @@ func parse(d *json.Decoder) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			value, err := parse(d)
+			value, err := parse(d, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -99,7 +102,7 @@ func parse(d *json.Decoder) (any, error) {
 	case json.Delim('['):
 		list := []any{}
 		for d.More() {
-			value, err := parse(d)
+			value, err := parse(d, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -117,24 +120,6 @@ func pascal(name string) string {
 		return string(name[0]-'a'+'A') + name[1:]
 	}
 	return name
-}
-
-func depth(value []byte) int {
-	deepest, now := 0, 0
-	d := json.NewDecoder(bytes.NewReader(value))
-	for {
-		token, err := d.Token()
-		if err == io.EOF || err != nil {
-			return deepest
-		}
-		switch token {
-		case json.Delim('{'), json.Delim('['):
-			now++
-			deepest = max(deepest, now)
-		case json.Delim('}'), json.Delim(']'):
-			now--
-		}
-	}
 }
 
 // meta finds a metadata field: the envelope's, else the header's (contracts, section 1).
