@@ -236,6 +236,7 @@ BEGIN
     WHERE t.kind = l.kind AND t.id = l.id AND (t.boost <> s.boost OR t.named <> s.named);
 
     IF NOT p_cards THEN
+        conflicts := 0;
         RETURN;
     END IF;
     SELECT w.* INTO objects, object_projects, projects, lost_objects, lost_object_projects, lost_projects, moved, conflicts
