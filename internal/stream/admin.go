@@ -45,7 +45,7 @@ func NewAdmin(k KafkaConfig) (*Admin, error) {
 		return nil, err
 	}
 	// A bounded retry: callers wait with their own backoff and report what happened meanwhile.
-	opts := append(k.KgoOpts(), kgo.RetryTimeout(15*time.Second), kgo.RequestRetries(5))
+	opts := append(k.KgoOpts(), kgo.RetryTimeout(15*time.Second))
 	client, err := kgo.NewClient(opts...)
 	if err != nil {
 		return nil, fmt.Errorf("create the Kafka admin client: %w", err)
@@ -140,6 +140,24 @@ func (a *Admin) GroupPositions(ctx context.Context, group string, topics ...stri
 		out[topic] = list
 	}
 	return out, nil
+}
+
+// firstPositions is GroupPositions that waits until the broker can answer: a new cluster first makes the topic in which it
+// keeps groups' offsets.
+func (a *Admin) firstPositions(ctx context.Context, group string, topics ...string) (map[string][]Positions, error) {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		positions, err := a.GroupPositions(ctx, group, topics...)
+		if !kerr.IsRetriable(err) {
+			return positions, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-tick.C:
+		}
+	}
 }
 
 // DeleteBefore deletes the records of a topic below the given offset of each partition.

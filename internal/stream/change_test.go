@@ -171,7 +171,7 @@ func TestStaleLocalStateIsDropped(t *testing.T) {
 	require.Contains(t, e.log.String(), "the projection was rebuilt")
 
 	require.NoError(t, os.WriteFile(marker, nil, 0o600))
-	require.NoError(t, e.cluster.DeleteTopic(TableTopic("g")))
+	e.deleteTopic(TableTopic("g"))
 	round()
 	require.NoFileExists(t, marker)
 	require.Contains(t, e.log.String(), "the table topic was created anew")

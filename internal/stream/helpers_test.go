@@ -41,9 +41,19 @@ type env struct {
 // newEnv also lets the test run beside others: nearly all of its time is waiting.
 func newEnv(t *testing.T) *env {
 	t.Parallel()
+	return newEnvAlone(t)
+}
+
+func newEnvAlone(t *testing.T) *env {
 	broker := devtest.EmbeddedServer(t, devstack.Options{})
-	e := &env{t: t, cluster: broker.Cluster(), log: &lines{}}
-	e.kafka = KafkaConfig{Brokers: broker.Brokers(), ClientID: "vitrina-test", SessionTimeout: 10 * time.Second}
+	e := newEnvOn(t, broker.Brokers())
+	e.cluster = broker.Cluster()
+	return e
+}
+
+func newEnvOn(t *testing.T, brokers []string) *env {
+	e := &env{t: t, log: &lines{}}
+	e.kafka = KafkaConfig{Brokers: brokers, ClientID: "vitrina-test", SessionTimeout: 10 * time.Second}
 	var err error
 	e.admin, err = NewAdmin(e.kafka)
 	require.NoError(t, err)
@@ -55,12 +65,23 @@ func newEnv(t *testing.T) *env {
 }
 
 func (e *env) topic(name string, partitions int32) {
-	require.NoError(e.t, e.cluster.CreateTopic(name, partitions, nil))
+	_, err := e.admin.Kadm().CreateTopic(e.t.Context(), partitions, -1, nil, name)
+	require.NoError(e.t, err)
+}
+
+// deleteTopic returns when the broker does not know the topic any more.
+func (e *env) deleteTopic(name string) {
+	_, err := e.admin.Kadm().DeleteTopic(e.t.Context(), name)
+	require.NoError(e.t, err)
+	eventually(e.t, func() bool {
+		topics, err := e.admin.Topics(e.t.Context(), name)
+		return err == nil && len(topics) == 0
+	}, func() string { return name + " is not gone" })
 }
 
 // recreate deletes a topic and creates it again, with another id.
 func (e *env) recreate(name string, partitions int32) {
-	require.NoError(e.t, e.cluster.DeleteTopic(name))
+	e.deleteTopic(name)
 	e.topic(name, partitions)
 	e.client.PurgeTopicsFromClient(name)
 }

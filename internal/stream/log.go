@@ -21,3 +21,16 @@ func (g gokaLog) write(text string) {
 func (g gokaLog) Print(v ...any)                 { g.write(fmt.Sprint(v...)) }
 func (g gokaLog) Println(v ...any)               { g.write(fmt.Sprintln(v...)) }
 func (g gokaLog) Printf(format string, v ...any) { g.write(fmt.Sprintf(format, v...)) }
+
+// maxReason bounds what /readyz shows of an error.
+const maxReason = 600
+
+// oneLine is an error for a person: Goka wraps errors in lists of one and appends stacks, over many lines.
+func oneLine(err error) string {
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	text = strings.ReplaceAll(text, "1 error occurred: * ", "")
+	if r := []rune(text); len(r) > maxReason {
+		text = string(r[:maxReason]) + "…"
+	}
+	return text
+}

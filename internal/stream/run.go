@@ -139,7 +139,7 @@ func (r *Runtime) prepare(ctx context.Context, dir *stateDir) (runTopics, error)
 		return t, err
 	}
 	t = runTopics{source: topics[r.spec.Input], table: topics[TableTopic(r.spec.Group)], loop: topics[LoopTopic(r.spec.Group)]}
-	positions, err := r.opts.Admin.GroupPositions(ctx, r.spec.Group, r.spec.Input)
+	positions, err := r.opts.Admin.firstPositions(wait, r.spec.Group, r.spec.Input)
 	if err != nil {
 		return t, err
 	}

@@ -192,7 +192,7 @@ func (r *Runtime) backoff(ctx context.Context, wait *backoff.Backoff, cause erro
 	r.log.LogAttrs(ctx, slog.LevelError, "the processor failed and is built anew", slog.String("event", "processor_failed"),
 		slog.String("error", cause.Error()), slog.Duration("backoff", pause), slog.Int("tries", wait.Tries()))
 	r.board.update(r.clock(), func(s *State) {
-		s.Phase, s.Reason, s.NextTry = PhaseBackoff, cause.Error(), next
+		s.Phase, s.Reason, s.NextTry = PhaseBackoff, oneLine(cause), next
 		s.Restarts++
 	})
 	timer := time.NewTimer(pause)
@@ -231,6 +231,8 @@ func (r *Runtime) WaitPaused(ctx context.Context) error {
 func (r *Runtime) WaitReady(ctx context.Context) error { return r.waitFor(ctx, State.Ready) }
 
 func (r *Runtime) waitFor(ctx context.Context, reached func(State) bool) error {
+	tick := time.NewTicker(50 * time.Millisecond) // Goka's own states wake nobody
+	defer tick.Stop()
 	for {
 		_, changed := r.board.get()
 		if reached(r.State()) {
@@ -240,6 +242,7 @@ func (r *Runtime) waitFor(ctx context.Context, reached func(State) bool) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-changed:
+		case <-tick.C:
 		}
 	}
 }
@@ -248,8 +251,9 @@ func (r *Runtime) waitFor(ctx context.Context, reached func(State) bool) error {
 func (r *Runtime) State() State {
 	s, _ := r.board.get()
 	s.Owned = r.Owned()
-	if run := r.run.Load(); run != nil && s.Phase == PhaseRecovering {
-		_, s.Recovery = run.phase()
+	// Goka's own state, not the board's copy of it, which is a moment old.
+	if run := r.run.Load(); run != nil && (s.Phase == PhaseStarting || s.Phase == PhaseRecovering || s.Phase == PhaseRunning) {
+		s.Phase, s.Recovery = run.phase()
 	}
 	if s.Phase == PhaseRunning && len(s.Stalls) > 0 {
 		s.Phase, s.Reason = PhaseStalled, s.Stalls[0].Reason

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -343,4 +344,29 @@ func TestLagComesFromTheBroker(t *testing.T) {
 		p, err := e.admin.GroupPositions(t.Context(), "g", LoopTopic("g"))
 		return err == nil && p[LoopTopic("g")][home].Start == 7 && p[LoopTopic("g")][home].End == 7
 	}, func() string { return "the loop topic is not trimmed" })
+}
+
+// TestRestartsLeakNothing: a consumer that fails for hours must not fill the memory.
+func TestRestartsLeakNothing(t *testing.T) {
+	e := newEnvAlone(t) // it counts the goroutines of the whole process
+	e.topic("in", 2)
+	spec := collector("g", "in")
+	spec.Callback = func(Context, *record.Record) { panic("boom") }
+	opts := e.options()
+	opts.Backoff.Min, opts.Backoff.Max = time.Millisecond, time.Millisecond
+	e.produce(rec("in", 0, "k", "a"))
+	r := e.start(spec, opts)
+	restarts := func(n int) {
+		eventually(t, func() bool { return r.State().Restarts >= n }, func() string { return fmt.Sprintf("%+v", r.State()) })
+		r.Pause("count")
+		require.NoError(t, r.WaitPaused(t.Context()))
+	}
+	restarts(1)
+	before := runtime.NumGoroutine()
+	r.Resume("count")
+	restarts(8)
+	// What a closed client leaves behind ends a moment later.
+	eventually(t, func() bool { return runtime.NumGoroutine() <= before }, func() string {
+		return fmt.Sprintf("%d goroutines after one restart, %d after more", before, runtime.NumGoroutine())
+	})
 }

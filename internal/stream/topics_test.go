@@ -80,8 +80,8 @@ func TestPlanAndApplyTopics(t *testing.T) {
 	require.ErrorContains(t, err, "recreate views.v1 with 6 partitions")
 
 	// A source that is missing or compacted belongs to somebody else.
-	require.NoError(t, e.cluster.DeleteTopic("price.v1"))
-	require.NoError(t, e.cluster.DeleteTopic("price-dlq"))
+	e.deleteTopic("price.v1")
+	e.deleteTopic("price-dlq")
 	e.recreate("views.v1", 6)
 	set("views.v1", "cleanup.policy", "compact")
 	findings, err = e.admin.Plan(ctx, options, groups...)
