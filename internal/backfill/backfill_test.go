@@ -281,6 +281,8 @@ func TestARowThatClickHouseRefusesIsReported(t *testing.T) {
 	m.refuse = func(f *codecs.Fact) bool { return f.NewPrice.String() == "2" }
 	reports, err := Run(t.Context(), config(t), m, discard(), write(t, "a.jsonl", jsonLine("2026-11-01T00:00:00Z", "1")+"\n"+jsonLine("2026-11-02T00:00:00Z", "2")))
 	require.NoError(t, err)
+	require.EqualValues(t, 1, reports[0].Written)
+	require.EqualValues(t, 1, reports[0].Rejected)
 	got := rejectsOf(t, reports[0])
 	require.Len(t, got, 1)
 	require.Equal(t, Reject{File: reports[0].File, Line: 2, Code: codecs.CodeDatabaseRejected, Reason: "ClickHouse refuses this fact for good: no"}, got[0])
@@ -473,4 +475,29 @@ func TestRunTwiceReadersSeeNoDuplicate(t *testing.T) {
 	var rows uint64
 	require.NoError(t, conn.QueryRow(t.Context(), "SELECT count() FROM "+conn.Table()).Scan(&rows))
 	require.EqualValues(t, 2*good, rows, "the duplicates are there, unseen")
+}
+
+func TestParquetDecimalsAreTwosComplement(t *testing.T) {
+	for want, b := range map[string][]byte{"0": {}, "1": {0, 1}, "-1": {0xFF, 0xFF, 0xFF}, "127": {0x7F}, "-128": {0x80}, "255": {0, 0xFF}, "-32768": {0x80, 0}} {
+		require.Equal(t, want, signed(b).String())
+	}
+	for _, n := range []int64{0, -1, 1234567890123456789, -1234567890123456789} {
+		b := wide(n)
+		require.Equal(t, big.NewInt(n).String(), signed(b[:]).String())
+	}
+}
+
+// BenchmarkJudge reads and judges JSON lines; the sink costs nothing.
+func BenchmarkJudge(b *testing.B) {
+	content, _, _ := manyLines(100000)
+	file := write(b, "a.jsonl", content)
+	cfg := config(b)
+	cfg.DryRun, cfg.BatchRows = true, 0
+	b.SetBytes(int64(len(content)))
+	for b.Loop() {
+		if _, err := Run(b.Context(), cfg, newMemory(), discard(), file); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(100000*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
 }
