@@ -36,8 +36,8 @@ import (
 func TestMain(m *testing.M) { os.Exit(devtest.Main(m)) }
 
 const (
-	views       = 1_000_000 // distinct ones; 5 % come twice
-	plainEvents = 30_000    // what the plain consumer is measured over: it would take minutes for all
+	views       = 300_000 // distinct ones; 5 % come twice
+	plainEvents = 20_000  // what the plain consumer is measured over: it would take minutes for all
 	connections = 6
 	objects     = 20_000
 )
