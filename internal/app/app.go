@@ -21,6 +21,7 @@ import (
 	"github.com/pin-marketplace/vitrina/sinks/clickhouse"
 	"github.com/pin-marketplace/vitrina/sinks/deadletter"
 	"github.com/pin-marketplace/vitrina/sinks/postgres"
+	"github.com/pin-marketplace/vitrina/views"
 )
 
 // Deps are what the program is given from outside. All fields are required.
@@ -50,6 +51,7 @@ type App struct {
 	flag      atomic.Bool // catalog.promotions.enabled
 	lags      lagBoard
 	roles     []*role
+	queries   *views.Service // nil without the role api
 }
 
 // New connects to nothing yet: a dependency that is away is an outage, not an error of construction. ctx bounds background
@@ -79,6 +81,11 @@ func New(ctx context.Context, cfg *config.Config, deps Deps) (*App, error) {
 			continue
 		}
 		a.roles = append(a.roles, r)
+	}
+	if a.needs(config.RoleAPI) {
+		if a.queries, err = a.newQueries(); err != nil {
+			return nil, errors.Join(err, a.Close())
+		}
 	}
 	return a, nil
 }
@@ -158,6 +165,7 @@ func (a *App) Run(ctx context.Context) error {
 			return nil
 		})
 	}
+	g.Go(func() error { return a.runQueries(ctx) })
 	g.Go(func() error { return a.watchReadiness(ctx) })
 	err := g.Wait()
 	stopEvents()
@@ -197,11 +205,15 @@ func (a *App) Close() error {
 	return nil
 }
 
-// Status is what each consumer role of this instance is doing.
+// Status is what each role of this instance is doing.
 func (a *App) Status() []RoleStatus {
-	out := make([]RoleStatus, 0, len(a.roles))
+	out := make([]RoleStatus, 0, len(a.roles)+1)
 	for _, r := range a.roles {
 		out = append(out, r.Status())
+	}
+	if a.queries != nil {
+		s := a.queries.State()
+		out = append(out, RoleStatus{Role: config.RoleAPI, Ready: s.Ready, State: s.State, Reason: s.Reason})
 	}
 	return out
 }

@@ -2,10 +2,12 @@ package app
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 
 	"github.com/pin-marketplace/vitrina/internal/httpserver"
 	"github.com/pin-marketplace/vitrina/internal/stream"
+	"github.com/pin-marketplace/vitrina/views"
 )
 
 // Readiness is what /readyz says: every configured role, and why one is not ready.
@@ -40,8 +42,13 @@ func (a *App) HTTP() (httpserver.Options, error) {
 	if err != nil {
 		return httpserver.Options{}, err
 	}
+	console := http.NewServeMux()
+	if a.queries != nil {
+		views.RegisterConsole(console)
+	}
 	return httpserver.Options{
 		HTTP: a.cfg.HTTP, Logger: a.deps.Logger, Events: a.events, Readiness: a, Clock: a.deps.Clock,
 		ShutdownTimeout: a.cfg.Runtime.DrainTimeout, API: httpserver.Routes(api), Admin: httpserver.Routes(admin),
+		Console: httpserver.Routes(console),
 	}, nil
 }
