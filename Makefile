@@ -37,7 +37,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build bin/vitrina
-	$(GO) build -trimpath -o $(BIN) ./cmd/vitrina
+	$(GO) build -o $(BIN) ./cmd/vitrina
 
 .PHONY: run
 run: build ## build and start the demo: make run ARGS="--duration 30s"
