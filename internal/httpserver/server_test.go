@@ -52,7 +52,7 @@ func options(logs io.Writer) httpserver.Options {
 	api.HandleFunc("GET /api/v1/echo/{id}", func(w http.ResponseWriter, r *http.Request) {
 		httpserver.WriteJSON(w, http.StatusOK, map[string]string{"id": r.PathValue("id")})
 	})
-	api.HandleFunc("GET /api/v1/panic", func(http.ResponseWriter, *http.Request) { panic("boom") }) //nolint:forbidigo // that the server survives it is the test
+	api.HandleFunc("GET /api/v1/panic", func(http.ResponseWriter, *http.Request) { panic("boom") })
 	api.HandleFunc("GET /api/v1/recovering", func(w http.ResponseWriter, r *http.Request) {
 		httpserver.WriteUnavailable(w, r, 1500*time.Millisecond, "promotion is recovering")
 	})
