@@ -30,7 +30,7 @@ func runProgram(t *testing.T, environ []string, args ...string) (code int, stdou
 	}()
 	code = execute(t.Context(), args, process{
 		stdin: strings.NewReader(""), stdout: &out, stderr: &errs, environ: environ,
-		exit: func(n int) { panic(exited(n)) }, //nolint:forbidigo // it must not return; recovered above
+		exit: func(n int) { panic(exited(n)) }, // it must not return; recovered above
 	})
 	return code, out.String(), errs.String()
 }
