@@ -172,13 +172,24 @@ func (a *App) Run(ctx context.Context) error {
 	return errors.Join(err, events.Wait())
 }
 
-// watchReadiness keeps vitrina_role_ready true.
+// watchReadiness keeps vitrina_role_ready and vitrina_role_restarts_total true.
 func (a *App) watchReadiness(ctx context.Context) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
+	seen := make(map[string]int)
 	for {
 		for _, s := range a.Status() {
 			a.ready.SetReady(s.Role, s.Ready)
+			if s.Stream == nil {
+				seen[s.Role] = 0
+				continue
+			}
+			if s.Stream.Restarts < seen[s.Role] {
+				seen[s.Role] = 0 // another processor
+			}
+			for ; seen[s.Role] < s.Stream.Restarts; seen[s.Role]++ {
+				a.ready.Restarted(s.Role)
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -22,7 +22,7 @@ type Task struct {
 	View   *codecs.View
 	Origin codecs.Origin // of the record as delivered
 	Kind   MarkKind
-	MarkAt time.Time // of the mark that was found; zero for MarkNone
+	MarkAt time.Time      // of the mark that was found; zero for MarkNone
 	Record *record.Record // the original record: what a dead letter is made of
 	Span   trace.SpanContext
 }
