@@ -4,8 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -165,23 +164,17 @@ func (s *BoostSink) write(ctx context.Context, round []entry) (result *applyResu
 }
 
 func (s *BoostSink) reportBusy(ctx context.Context, r *applyResult) {
-	if cards := len(r.LostObjects) + len(r.LostProjects); cards > 0 {
+	if r.Lost > 0 {
 		s.events.Log(ctx, slog.LevelWarn, "cards-locked",
-			"another transaction kept cards locked; their contributions are stored, the recompute writes them once they are free", slog.Int("cards", cards))
+			"another transaction kept cards locked; their contributions are stored, the recompute writes them once they are free", slog.Int("cards", r.Lost))
 	}
 }
 
 // report counts and logs what became of each snapshot of a committed transaction.
 func (s *BoostSink) report(ctx context.Context, round []entry, r *applyResult) {
-	written := r.cardsWritten()
-	s.count(Report{Written: written, Conflicts: r.Conflicts})
-	kept := make(map[uuid.UUID]bool, len(r.Kept))
-	for _, id := range r.Kept {
-		kept[id] = true
-	}
-	affected := r.affected()
-	for _, e := range round {
-		if !kept[e.PurchaseID] {
+	s.count(Report{Written: r.Written, Conflicts: r.Conflicts})
+	for i, e := range round {
+		if r.Affected[i] == superseded {
 			for _, v := range append(e.coalesced, e.Snapshot) {
 				s.skipStale(ctx, v)
 			}
@@ -192,7 +185,7 @@ func (s *BoostSink) report(ctx context.Context, round []entry, r *applyResult) {
 				slog.Int("cards_affected", 0), slog.Int64("coalesced_into", e.State.Version))...)
 		}
 		s.events.Log(ctx, slog.LevelInfo, "recomputed", "purchase applied", append(snapshotAttrs(e.Snapshot),
-			slog.Int("cards_affected", affected[e.PurchaseID]), slog.Int("batch_cards", written))...)
+			slog.Int("cards_affected", int(r.Affected[i])))...)
 	}
 }
 
@@ -211,34 +204,22 @@ func snapshotAttrs(v Snapshot) []slog.Attr {
 	return attrs
 }
 
-// namedCards is how many cards a letter's reason names.
-const namedCards = 3
-
 // lettersFor makes one letter for each purchase of the batch that reaches a card that was lost.
 func (s *BoostSink) lettersFor(ctx context.Context, round []entry, r *applyResult) []deadletter.Letter {
-	if len(r.LostObjects)+len(r.LostProjects) == 0 {
-		return nil
-	}
-	lost := r.lostByPurchase()
 	var letters []deadletter.Letter
 	for _, e := range round {
-		v := e.Snapshot
-		cards := lost[v.PurchaseID]
-		if len(cards) == 0 {
+		i, lost := slices.BinarySearchFunc(r.LostPurchases, e.PurchaseID, compareUUID)
+		if !lost {
 			continue
 		}
-		names := strings.Join(cards[:min(len(cards), namedCards)], ", ")
-		if more := len(cards) - namedCards; more > 0 {
-			names += " and " + strconv.Itoa(more) + " more"
-		}
-		reason := fmt.Sprintf("another writer changed %s each time between reading and writing it; the contributions of purchase %s are stored and the cards are queued for the recompute",
-			names, v.PurchaseID)
-		if v.Record == nil {
-			s.events.Log(ctx, slog.LevelWarn, "card-conflict", reason, snapshotAttrs(v)...)
+		reason := fmt.Sprintf("other writers changed cards that purchase %s reaches (%s among them) each time between reading and writing them; "+
+			"its contributions are stored and the cards are queued for the recompute", e.PurchaseID, r.LostCards[i])
+		if e.Record == nil {
+			s.events.Log(ctx, slog.LevelWarn, "card-conflict", reason, snapshotAttrs(e.Snapshot)...)
 			continue
 		}
 		letters = append(letters, deadletter.Letter{
-			Record: v.Record, Code: codecs.CodeOptimisticLockConflict, Reason: reason, Attempts: 1 + s.cfg.CardRetries,
+			Record: e.Record, Code: codecs.CodeOptimisticLockConflict, Reason: reason, Attempts: 1 + s.cfg.CardRetries,
 		})
 	}
 	return letters

@@ -95,8 +95,7 @@ func remembers(newer, older *codecs.PurchaseState) bool {
 	return !slices.ContainsFunc(older.Targets, forgotten) && !slices.ContainsFunc(older.EverTargets, forgotten)
 }
 
-const applyPurchases = `SELECT r.kept, r.touched_purchases, r.touched_kinds, r.touched_ids, r.reached_projects, r.reached_counts,
-	r.direct_objects, r.direct_projects, r.projects, r.lost_objects, r.lost_object_projects, r.lost_projects, r.moved, r.conflicts
+const applyPurchases = `SELECT r.affected, r.written, r.lost, r.lost_purchases, r.lost_cards, r.conflicts
 	FROM vitrina.apply_purchases($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) r`
 
 // applyArgs are the arrays of vitrina.apply_purchases: one element for each purchase, and one for each of its targets.
@@ -168,103 +167,27 @@ func (a *applyArgs) list(epoch int64, cards bool, retries int, skipLocked bool) 
 	}
 }
 
-// applyResult is the row that vitrina.apply_purchases returns; see its comment.
+// applyResult is the row that vitrina.apply_purchases returns.
 type applyResult struct {
-	Kept                         []uuid.UUID
-	TouchedPurchases             []uuid.UUID
-	TouchedKinds                 []int16
-	TouchedIDs                   []uuid.UUID
-	ReachedProjects              []uuid.UUID
-	ReachedCounts                []int32
-	DirectObjects                []uuid.UUID
-	DirectProjects               []uuid.UUID
-	Projects                     []uuid.UUID
-	LostObjects, LostObjectsHome []uuid.UUID
-	LostProjects                 []uuid.UUID
-	Moved                        []uuid.UUID
-	Conflicts                    int
+	Affected      []int32     // for each snapshot: the written cards that its purchase reaches, or superseded
+	Written       int         // cards written
+	Lost          int         // cards that moved under each try (or stayed locked)
+	LostPurchases []uuid.UUID // purchases that reach a lost card, sorted
+	LostCards     []string    // one such card for each of them
+	Conflicts     int         // cards read again
 }
+
+// superseded is the count of a snapshot older than what is stored.
+const superseded = -1
 
 func (r *applyResult) scan(row pgx.Row) error {
 	*r = applyResult{}
-	if err := row.Scan(&r.Kept, &r.TouchedPurchases, &r.TouchedKinds, &r.TouchedIDs, &r.ReachedProjects, &r.ReachedCounts,
-		&r.DirectObjects, &r.DirectProjects, &r.Projects, &r.LostObjects, &r.LostObjectsHome, &r.LostProjects, &r.Moved, &r.Conflicts); err != nil {
+	var written, lost *int // null where the cards were left to the caller
+	if err := row.Scan(&r.Affected, &written, &lost, &r.LostPurchases, &r.LostCards, &r.Conflicts); err != nil {
 		return fmt.Errorf("in vitrina.apply_purchases: %w", err)
 	}
+	if written != nil && lost != nil {
+		r.Written, r.Lost = *written, *lost
+	}
 	return nil
-}
-
-func (r *applyResult) cardsWritten() int {
-	n := len(r.Projects)
-	for _, c := range r.ReachedCounts {
-		n += int(c)
-	}
-	return n
-}
-
-// affected counts, for each purchase, the written cards that it reaches: through its projects, and those of its objects
-// that none of its projects has covered.
-func (r *applyResult) affected() map[uuid.UUID]int {
-	reached := make(map[uuid.UUID]int, len(r.ReachedProjects)+len(r.Projects))
-	for i, p := range r.ReachedProjects {
-		reached[p] += int(r.ReachedCounts[i])
-	}
-	for _, p := range r.Projects {
-		reached[p]++
-	}
-	home := make(map[uuid.UUID]uuid.UUID, len(r.DirectObjects))
-	for i, o := range r.DirectObjects {
-		home[o] = r.DirectProjects[i]
-	}
-	touched := r.touched()
-	affected := make(map[uuid.UUID]int, len(r.Kept))
-	for i, purchase := range r.TouchedPurchases {
-		id := r.TouchedIDs[i]
-		if r.TouchedKinds[i] == kindProject {
-			affected[purchase] += reached[id]
-			continue
-		}
-		if project, written := home[id]; written && !touched[touch{purchase, kindProject, project}] {
-			affected[purchase]++
-		}
-	}
-	return affected
-}
-
-type touch struct {
-	purchase uuid.UUID
-	kind     int16
-	target   uuid.UUID
-}
-
-func (r *applyResult) touched() map[touch]bool {
-	touched := make(map[touch]bool, len(r.TouchedPurchases))
-	for i, purchase := range r.TouchedPurchases {
-		touched[touch{purchase, r.TouchedKinds[i], r.TouchedIDs[i]}] = true
-	}
-	return touched
-}
-
-// lostByPurchase names, for each purchase, the cards that it reaches and that could not be written.
-func (r *applyResult) lostByPurchase() map[uuid.UUID][]string {
-	touched := r.touched()
-	lost := make(map[uuid.UUID][]string)
-	note := func(name string, id uuid.UUID, targets ...touch) {
-		for _, purchase := range r.Kept {
-			for _, t := range targets {
-				t.purchase = purchase
-				if touched[t] {
-					lost[purchase] = append(lost[purchase], name+" card "+id.String())
-					break
-				}
-			}
-		}
-	}
-	for _, id := range r.LostProjects {
-		note("Project", id, touch{kind: kindProject, target: id})
-	}
-	for i, id := range r.LostObjects {
-		note("PropertyObject", id, touch{kind: kindObject, target: id}, touch{kind: kindProject, target: r.LostObjectsHome[i]})
-	}
-	return lost
 }

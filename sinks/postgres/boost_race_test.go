@@ -230,7 +230,9 @@ func TestConflictIsJudgedByStatusAndProjectToo(t *testing.T) {
 			e.addObject(t, 1, 1, "Published")
 			e.flush(t, e.snapshot(2, 1, codecs.StatusActive, 7, project(2)))
 			g := newGate(t, e, "catalog.property_object_cards")
-			flush := background(func() error { return e.sink.Flush(t.Context(), []Snapshot{e.snapshot(1, 1, codecs.StatusActive, 50, object(1))}) })
+			flush := background(func() error {
+				return e.sink.Flush(t.Context(), []Snapshot{e.snapshot(1, 1, codecs.StatusActive, 50, object(1))})
+			})
 			g.open(change, objectID(1))
 			require.NoError(t, flush())
 			require.Equal(t, 0, e.objectBoost(t, 1))

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -104,5 +105,26 @@ func BenchmarkFlush(b *testing.B) {
 			}
 			b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")
 		})
+	}
+}
+
+func BenchmarkReconcile(b *testing.B) {
+	for _, step := range []int{1000, 5000} {
+		for _, purchases := range []int{0, active} {
+			b.Run(fmt.Sprintf("step %d, %d purchases on the large project", step, purchases), func(b *testing.B) {
+				e := boostEnvOn(b, migrated(b), BoostConfig{Step: step})
+				bigCatalog(b, e, purchases)
+				for b.Loop() {
+					exec(b, e.pool, `UPDATE catalog.property_object_cards SET promotion_boost = 0`)
+					exec(b, e.pool, `INSERT INTO vitrina.changed_cards (kind, id) SELECT 2, id FROM catalog.property_object_cards`)
+					exec(b, e.pool, `VACUUM ANALYZE catalog.property_object_cards`)
+					r := e.reconcile(b)
+					b.ReportMetric(float64(r.Examined)/r.Took.Seconds(), "cards/s")
+					r, err := e.sink.Sweep(b.Context())
+					require.NoError(b, err)
+					b.ReportMetric(float64(r.Examined)/r.Took.Seconds(), "swept/s")
+				}
+			})
+		}
 	}
 }

@@ -252,24 +252,26 @@ $$;
 
 -- Applies snapshots of purchases, one for each purchase and sorted by id. The target arrays name, for each target, its purchase and
 -- that snapshot's version and revision; named = false are targets of earlier snapshots (EverTargets without Targets).
--- kept: applied, the others are older than what is stored. touched_*: every target that a kept purchase ever had. reached_*: written
--- object cards by project; direct_*: written object cards that a kept purchase ever named itself; projects: written project cards.
+-- affected: for each snapshot how many written cards its purchase reaches, -1 where what is stored is newer. lost_purchases reach
+-- cards that could not be written; lost_cards names one for each. The answer is kept small on purpose: a server that cannot send all of
+-- it to a client that has been stopped would not get to the commit, and would keep the locks (design, section 12, rule 13).
 -- +goose StatementBegin
 CREATE FUNCTION vitrina.apply_purchases(p_epoch bigint,
     p_ids uuid[], p_versions bigint[], p_revisions bigint[], p_statuses text[], p_weights integer[], p_ends_at timestamptz[],
     p_topics text[], p_partitions integer[], p_offsets bigint[],
     p_target_purchases uuid[], p_target_versions bigint[], p_target_revisions bigint[], p_target_kinds smallint[], p_target_ids uuid[],
     p_target_named boolean[], p_cards boolean, p_retries integer, p_skip_locked boolean,
-    OUT kept uuid[], OUT touched_purchases uuid[], OUT touched_kinds smallint[], OUT touched_ids uuid[],
-    OUT reached_projects uuid[], OUT reached_counts integer[], OUT direct_objects uuid[], OUT direct_projects uuid[], OUT projects uuid[],
-    OUT lost_objects uuid[], OUT lost_object_projects uuid[], OUT lost_projects uuid[], OUT moved uuid[], OUT conflicts integer)
+    OUT affected integer[], OUT written integer, OUT lost integer, OUT lost_purchases uuid[], OUT lost_cards text[], OUT conflicts integer)
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
+    v_kept uuid[];
+    v_touched_purchases uuid[];
+    v_touched_kinds smallint[];
+    v_touched_ids uuid[];
     v_kinds smallint[];
     v_ids uuid[];
-    v_objects uuid[];
-    v_object_projects uuid[];
+    v_cards record;
 BEGIN
     PERFORM vitrina.require_epoch('promotion-boost', p_epoch);
 
@@ -287,7 +289,7 @@ BEGIN
         WHERE (EXCLUDED.version, EXCLUDED.revision) >= (p.version, p.revision)
         RETURNING p.purchase_id
     )
-    SELECT coalesce(array_agg(a.purchase_id), '{}') INTO kept FROM applied a;
+    SELECT coalesce(array_agg(a.purchase_id), '{}') INTO v_kept FROM applied a;
 
     -- A stored (version, revision) equal to the snapshot's says that it was kept: a join by key, where kept would be searched.
     INSERT INTO vitrina.contributions AS c (purchase_id, kind, target_id, boost_weight, status, version, active)
@@ -314,7 +316,7 @@ BEGIN
     -- state may give the same version and revision to another snapshot.
     UPDATE vitrina.contributions AS c SET active = false, version = p.version
     FROM (
-        SELECT o.purchase_id, o.kind, o.target_id FROM unnest(kept) AS k(id)
+        SELECT o.purchase_id, o.kind, o.target_id FROM unnest(v_kept) AS k(id)
         JOIN vitrina.contributions o ON o.purchase_id = k.id AND o.active
         EXCEPT
         SELECT t.purchase_id, t.kind, t.target_id FROM unnest(p_target_purchases, p_target_kinds, p_target_ids, p_target_named)
@@ -325,30 +327,79 @@ BEGIN
     WHERE c.purchase_id = d.purchase_id AND c.kind = d.kind AND c.target_id = d.target_id;
 
     SELECT coalesce(array_agg(c.purchase_id), '{}'), coalesce(array_agg(c.kind), '{}'), coalesce(array_agg(c.target_id), '{}')
-    INTO touched_purchases, touched_kinds, touched_ids
-    FROM unnest(kept) AS k(id) JOIN vitrina.contributions c ON c.purchase_id = k.id;
+    INTO v_touched_purchases, v_touched_kinds, v_touched_ids
+    FROM unnest(v_kept) AS k(id) JOIN vitrina.contributions c ON c.purchase_id = k.id;
     SELECT coalesce(array_agg(t.kind), '{}'), coalesce(array_agg(t.id), '{}') INTO v_kinds, v_ids
-    FROM (SELECT DISTINCT u.kind, u.id FROM unnest(touched_kinds, touched_ids) AS u(kind, id) ORDER BY 1, 2) t;
+    FROM (SELECT DISTINCT u.kind, u.id FROM unnest(v_touched_kinds, v_touched_ids) AS u(kind, id) ORDER BY 1, 2) t;
 
-    SELECT s.objects, s.object_projects, s.projects, s.lost_objects, s.lost_object_projects, s.lost_projects, s.moved, s.conflicts
-    INTO v_objects, v_object_projects, projects, lost_objects, lost_object_projects, lost_projects, moved, conflicts
-    FROM vitrina.settle_targets(v_kinds, v_ids, p_cards, p_retries, p_skip_locked) s;
-
-    SELECT coalesce(array_agg(r.project_id), '{}'), coalesce(array_agg(r.n), '{}') INTO reached_projects, reached_counts
-    FROM (SELECT u.project_id, count(*)::integer AS n FROM unnest(v_object_projects) AS u(project_id) GROUP BY u.project_id) r;
-    IF NOT 2 = ANY (v_kinds) THEN
-        RETURN;
+    SELECT s.* INTO v_cards FROM vitrina.settle_targets(v_kinds, v_ids, p_cards, p_retries, p_skip_locked) s;
+    conflicts := v_cards.conflicts;
+    written := cardinality(v_cards.objects) + cardinality(v_cards.projects);
+    lost := cardinality(v_cards.lost_objects) + cardinality(v_cards.lost_projects);
+    affected := vitrina.affected_cards(p_ids, v_kept, v_touched_purchases, v_touched_kinds, v_touched_ids,
+        v_cards.objects, v_cards.object_projects, v_cards.projects);
+    IF lost > 0 THEN
+        SELECT l.purchases, l.cards INTO lost_purchases, lost_cards
+        FROM vitrina.lost_cards(v_touched_purchases, v_touched_kinds, v_touched_ids,
+            v_cards.lost_objects, v_cards.lost_object_projects, v_cards.lost_projects) l;
     END IF;
-    SELECT coalesce(array_agg(d.id), '{}'), coalesce(array_agg(d.project_id), '{}') INTO direct_objects, direct_projects
-    FROM (
-        SELECT u.id, (array_agg(u.project_id) FILTER (WHERE u.project_id IS NOT NULL))[1] AS project_id
-        FROM (
-            SELECT w.id, w.project_id FROM unnest(v_objects, v_object_projects) AS w(id, project_id)
+END
+$$;
+-- +goose StatementEnd
+
+-- Counts, for each of p_purchases, the written cards that it reaches: through its projects, and those of its own objects that none of its
+-- projects has counted. -1 for those that are not in p_kept. Arrays are joined with each other here, so hash joins it must be.
+-- +goose StatementBegin
+CREATE FUNCTION vitrina.affected_cards(p_purchases uuid[], p_kept uuid[], p_touched_purchases uuid[], p_touched_kinds smallint[], p_touched_ids uuid[],
+    p_objects uuid[], p_object_projects uuid[], p_projects uuid[]) RETURNS integer[]
+LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = on SET enable_nestloop = off AS $$
+BEGIN
+    RETURN (
+        WITH touched AS MATERIALIZED (
+            SELECT t.* FROM unnest(p_touched_purchases, p_touched_kinds, p_touched_ids) AS t(purchase_id, kind, id)
+        ), counts AS (
+            SELECT k.id AS purchase_id, 0 AS n FROM unnest(p_kept) AS k(id)
             UNION ALL
-            SELECT t.id, NULL FROM unnest(v_kinds, v_ids) AS t(kind, id) WHERE t.kind = 2
-        ) u
-        GROUP BY u.id HAVING count(*) = 2
-    ) d;
+            SELECT t.purchase_id, r.n FROM touched t
+            JOIN (SELECT u.id, count(*) AS n FROM unnest(p_object_projects) AS u(id) GROUP BY u.id) r ON r.id = t.id
+            WHERE t.kind = 1
+            UNION ALL
+            SELECT t.purchase_id, 1 FROM touched t JOIN unnest(p_projects) AS w(id) ON w.id = t.id WHERE t.kind = 1
+            UNION ALL
+            SELECT t.purchase_id, 1 FROM touched t
+            JOIN unnest(p_objects, p_object_projects) AS w(id, project_id) ON w.id = t.id
+            LEFT JOIN touched s ON s.kind = 1 AND s.purchase_id = t.purchase_id AND s.id = w.project_id
+            WHERE t.kind = 2 AND s.id IS NULL
+        )
+        SELECT array_agg(coalesce(a.n, -1) ORDER BY p.place)
+        FROM unnest(p_purchases) WITH ORDINALITY AS p(id, place)
+        LEFT JOIN (SELECT c.purchase_id, sum(c.n)::integer AS n FROM counts c GROUP BY c.purchase_id) a ON a.purchase_id = p.id
+    );
+END
+$$;
+-- +goose StatementEnd
+
+-- Finds the purchases that reach a lost card, and names one such card for each.
+-- +goose StatementBegin
+CREATE FUNCTION vitrina.lost_cards(p_touched_purchases uuid[], p_touched_kinds smallint[], p_touched_ids uuid[],
+    p_objects uuid[], p_object_projects uuid[], p_projects uuid[], OUT purchases uuid[], OUT cards text[])
+LANGUAGE plpgsql VOLATILE
+SET enable_hashjoin = on SET enable_nestloop = off AS $$
+BEGIN
+    SELECT array_agg(x.purchase_id ORDER BY x.purchase_id), array_agg(x.card ORDER BY x.purchase_id) INTO purchases, cards
+    FROM (
+        SELECT t.purchase_id, min(l.card) AS card
+        FROM unnest(p_touched_purchases, p_touched_kinds, p_touched_ids) AS t(purchase_id, kind, id)
+        JOIN (
+            SELECT 1::smallint AS kind, u.id, 'Project card ' || u.id AS card FROM unnest(p_projects) AS u(id)
+            UNION ALL
+            SELECT 1, u.project_id, 'PropertyObject card ' || min(u.id::text) FROM unnest(p_objects, p_object_projects) AS u(id, project_id) GROUP BY u.project_id
+            UNION ALL
+            SELECT 2, u.id, 'PropertyObject card ' || u.id FROM unnest(p_objects) AS u(id)
+        ) l ON l.kind = t.kind AND l.id = t.id
+        GROUP BY t.purchase_id
+    ) x;
 END
 $$;
 -- +goose StatementEnd
@@ -433,6 +484,8 @@ DROP FUNCTION vitrina.recompute_cards(bigint, smallint[], uuid[], bigint[], bigi
 DROP FUNCTION vitrina.resum_targets(bigint, smallint[], uuid[], integer);
 DROP FUNCTION vitrina.apply_purchases(bigint, uuid[], bigint[], bigint[], text[], integer[], timestamptz[], text[], integer[], bigint[],
     uuid[], bigint[], bigint[], smallint[], uuid[], boolean[], boolean, integer, boolean);
+DROP FUNCTION vitrina.lost_cards(uuid[], smallint[], uuid[], uuid[], uuid[], uuid[]);
+DROP FUNCTION vitrina.affected_cards(uuid[], uuid[], uuid[], smallint[], uuid[], uuid[], uuid[], uuid[]);
 DROP FUNCTION vitrina.settle_targets(smallint[], uuid[], boolean, integer, boolean);
 DROP FUNCTION vitrina.note_dirty_cards(smallint, uuid[], text);
 DROP FUNCTION vitrina.write_boosts(uuid[], uuid[], uuid[], uuid[], integer, boolean);

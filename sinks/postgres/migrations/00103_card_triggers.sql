@@ -102,14 +102,15 @@ BEGIN
         BEGIN
             -- CREATE TRIGGER waits for every writer of the table and stops those behind it: not for long.
             PERFORM set_config('lock_timeout', '300ms', true);
-            -- SECURITY DEFINER: the catalog's roles need no rights here. The exception block writes nothing and so costs no
+            -- SECURITY DEFINER: the catalog's roles need no rights here; every name in the body is qualified, which is cheaper for each row
+            -- than SET search_path. The exception block writes nothing and so costs no
             -- transaction id (one for each row would slow the whole server down during a bulk load): a column that was renamed since must
             -- not break the catalog's writes, the next call of this function mends the trigger.
             EXECUTE format($f$
                 CREATE OR REPLACE FUNCTION vitrina.%I() RETURNS trigger
-                LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+                LANGUAGE plpgsql SECURITY DEFINER AS $body$
                 DECLARE
-                    v_id uuid;
+                    v_id pg_catalog.uuid;
                 BEGIN
                     BEGIN
                         v_id := NEW.%I;
@@ -117,7 +118,7 @@ BEGIN
                         RETURN NULL;
                     END;
                     INSERT INTO vitrina.changed_cards (kind, id) VALUES (%s, v_id)
-                    ON CONFLICT (kind, id) DO UPDATE SET seq = nextval('vitrina.card_change_seq');
+                    ON CONFLICT (kind, id) DO UPDATE SET seq = pg_catalog.nextval('vitrina.card_change_seq'::pg_catalog.regclass);
                     RETURN NULL;
                 END
                 $body$
