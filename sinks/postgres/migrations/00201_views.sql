@@ -110,7 +110,8 @@ $$;
 -- Delisted cards are frozen (INV-7, D28). It is blind: popularity_views alone is written, by one statement a table, so a
 -- card's status is judged in the very version of the row that is written, whoever changes it meanwhile.
 -- Locks: object cards by id, then project cards by id. The plan must be a nested loop from the sorted array into the key: any
--- other join locks in another order, and did so at some ten thousand ids. The settings below leave no other plan.
+-- other join locks in another order, and did so at some ten thousand ids. The settings below leave no other plan. They price
+-- what they forbid so high that the planner would compile each statement to machine code, each time: hence jit = off.
 -- +goose StatementBegin
 CREATE FUNCTION vitrina.add_popularity(p_objects uuid[],
     OUT o_counted uuid[], OUT o_projects uuid[],              -- the objects that were counted and, side by side, their projects
@@ -119,8 +120,10 @@ CREATE FUNCTION vitrina.add_popularity(p_objects uuid[],
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_bitmapscan = off
 AS $$
 #variable_conflict error
 DECLARE
@@ -200,8 +203,10 @@ CREATE FUNCTION vitrina.apply_views(p_epoch bigint, p_lanes integer[], p_lane_of
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_bitmapscan = off
 AS $$
 #variable_conflict error
 DECLARE
@@ -210,6 +215,7 @@ DECLARE
     v_horizons bigint[];
     v_marks_before bigint;
     v_inserted boolean := false;
+    v_rows bigint;
     v_objects uuid[];
     v_revived_objects uuid[];
     v_revived_lanes integer[];
@@ -228,14 +234,21 @@ BEGIN
 
     IF p_distinct THEN
         BEGIN
-            WITH new AS (
-                INSERT INTO vitrina.views AS v (at, record_offset, view_id, object_id, state, lane)
-                SELECT v_now, i.record_offset, i.view_id, i.object_id, 'counted', p_lanes[i.lane_of]
+            INSERT INTO vitrina.views (at, record_offset, view_id, object_id, state, lane)
+            SELECT v_now, i.record_offset, i.view_id, i.object_id, 'counted', p_lanes[i.lane_of]
+            FROM unnest(p_lane_of, p_offsets, p_view_ids, p_object_ids, p_marked_at)
+                AS i (lane_of, record_offset, view_id, object_id, marked_at)
+            WHERE i.record_offset >= v_horizons[i.lane_of] AND i.marked_at >= v_marks_before;
+            GET DIAGNOSTICS v_rows = ROW_COUNT;
+            IF v_rows = pg_catalog.cardinality(p_view_ids) THEN
+                o_applied := p_view_ids;
+                v_objects := p_object_ids;
+            ELSE
+                SELECT pg_catalog.array_agg(i.view_id), pg_catalog.array_agg(i.object_id) INTO o_applied, v_objects
                 FROM unnest(p_lane_of, p_offsets, p_view_ids, p_object_ids, p_marked_at)
                     AS i (lane_of, record_offset, view_id, object_id, marked_at)
-                WHERE i.record_offset >= v_horizons[i.lane_of] AND i.marked_at >= v_marks_before
-                RETURNING v.view_id, v.object_id)
-            SELECT pg_catalog.array_agg(n.view_id), pg_catalog.array_agg(n.object_id) INTO o_applied, v_objects FROM new AS n;
+                WHERE i.record_offset >= v_horizons[i.lane_of] AND i.marked_at >= v_marks_before;
+            END IF;
             v_inserted := true;
         EXCEPTION WHEN unique_violation THEN
             v_inserted := false;

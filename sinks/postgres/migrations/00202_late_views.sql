@@ -11,8 +11,10 @@ RETURNS TABLE (view_id uuid, object_id uuid, project_id uuid, state vitrina.view
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -82,6 +82,7 @@ CREATE FUNCTION vitrina.prune_views(p_epoch bigint, p_from bigint, p_to bigint) 
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_indexscan = off
 AS $$
 DECLARE

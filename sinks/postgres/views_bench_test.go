@@ -1,0 +1,160 @@
+package postgres
+
+import (
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pin-marketplace/vitrina/codecs"
+	"github.com/pin-marketplace/vitrina/internal/devstack/devtest"
+	"github.com/pin-marketplace/vitrina/internal/record"
+	"github.com/pin-marketplace/vitrina/internal/telemetry"
+)
+
+// BenchmarkViews measures batches of 5,000 views against 200,000 object and 4,000 project cards, Zipf-distributed, on a server with
+// fsync. One operation is a batch. "cards alone" is what the counters cost without a ledger; the difference is the price of exactness.
+// db-µs/view is the CPU time of the server's sessions: unlike views/s it means the same on a busy machine.
+func BenchmarkViews(b *testing.B) {
+	server := devtest.PostgresServer(b)
+	dsn, err := server.CreateDatabase(b.Context(), "bench")
+	require.NoError(b, err)
+	_, err = Migrate(b.Context(), openMigrator(b, dsn))
+	require.NoError(b, err)
+	seed := newPool(b, dsn, PoolOptions{})
+	exec(b, seed, `INSERT INTO catalog.project_cards (id, status) SELECT md5('p' || g)::uuid, 'Published' FROM generate_series(0, 3999) g`)
+	exec(b, seed, `INSERT INTO catalog.property_object_cards (id, project_id, status)
+		SELECT md5('o' || g)::uuid, md5('p' || g % 4000)::uuid, 'Published' FROM generate_series(0, 199999) g`)
+	exec(b, seed, `VACUUM ANALYZE catalog.property_object_cards`)
+	exec(b, seed, `VACUUM ANALYZE catalog.project_cards`)
+	rows, err := seed.Query(b.Context(), `SELECT id FROM catalog.property_object_cards`)
+	require.NoError(b, err)
+	objects, err := collect(rows, func(scan func(...any) error) (o [16]byte, err error) { return o, scan(&o) })
+	require.NoError(b, err)
+	gen := &viewGenerator{objects: objects, zipf: rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 10, uint64(len(objects)-1)), millis: uint64(time.Now().UnixMilli())}
+
+	const size = 5000
+	for _, writers := range []int{1, 2} {
+		b.Run(fmt.Sprintf("ledger/writers=%d", writers), func(b *testing.B) {
+			pool := newPool(b, dsn, PoolOptions{MaxConns: int32(writers)})
+			sink := benchSink(b, pool)
+			gen.bench(b, pool, writers, size, func(items []ViewItem) error { return sink.Flush(b.Context(), items) })
+			table := scalar[int64](b.Context(), b, seed, `SELECT pg_table_size('vitrina.views')`)
+			index := scalar[int64](b.Context(), b, seed, `SELECT pg_indexes_size('vitrina.views')`)
+			count := scalar[int64](b.Context(), b, seed, `SELECT count(*) FROM vitrina.views`)
+			b.ReportMetric(float64(table)/float64(count), "table-B/view")
+			b.ReportMetric(float64(index)/float64(count), "index-B/view")
+		})
+	}
+	b.Run("cards alone", func(b *testing.B) {
+		pool := newPool(b, dsn, PoolOptions{MaxConns: 1})
+		gen.bench(b, pool, 1, size, func(items []ViewItem) error {
+			ids := make([][16]byte, len(items))
+			for i := range items {
+				ids[i] = items[i].ObjectID
+			}
+			var counted [][16]byte
+			return pool.QueryRow(b.Context(), `SELECT o_counted FROM vitrina.add_popularity($1)`, ids).Scan(&counted)
+		})
+	})
+	b.Run("known views", func(b *testing.B) {
+		pool := newPool(b, dsn, PoolOptions{MaxConns: 1})
+		sink := benchSink(b, pool)
+		items := gen.next(size)
+		require.NoError(b, sink.Flush(b.Context(), items))
+		for i := range items {
+			items[i].Kind = MarkOwn
+		}
+		gen.bench(b, pool, 1, size, func([]ViewItem) error { return sink.Flush(b.Context(), items) })
+	})
+}
+
+func benchSink(b *testing.B, pool *pgxpool.Pool) *ViewsSink {
+	sink, err := NewViewsSink(pool, ViewsConfig{Epoch: 1, SourceTopic: "views", LoopTopic: "loop", FirstTry: time.Second}, nil, ViewsMetrics{},
+		telemetry.NewEventLog(slog.New(slog.DiscardHandler), 200, time.Now))
+	require.NoError(b, err)
+	return sink
+}
+
+// viewGenerator makes views with UUIDv7 ids, as the producer does.
+type viewGenerator struct {
+	objects [][16]byte
+	zipf    *rand.Zipf
+	millis  uint64
+	offset  int64
+}
+
+func (g *viewGenerator) next(n int) []ViewItem {
+	items := make([]ViewItem, n)
+	g.millis += 30
+	for i := range items {
+		id := uuid.New()
+		var stamp [8]byte
+		binary.BigEndian.PutUint64(stamp[:], (g.millis-uint64(i%30))<<16)
+		copy(id[:6], stamp[:6])
+		g.offset++
+		items[i] = ViewItem{
+			ViewID: id, ObjectID: g.objects[g.zipf.Uint64()], Kind: MarkNone, ViewSource: "Catalog", DurationSeconds: 60,
+			Origin: codecs.Origin{Incarnation: 1, Partition: int32(i % 6), Offset: g.offset}, Record: &record.Record{},
+		}
+	}
+	return items
+}
+
+func (g *viewGenerator) bench(b *testing.B, pool *pgxpool.Pool, writers, size int, apply func([]ViewItem) error) {
+	batches := make([][]ViewItem, b.N)
+	for i := range batches {
+		batches[i] = g.next(size)
+	}
+	require.NoError(b, apply(g.next(size))) // connections, plans
+	before := sessionCPU(b, pool)
+	queue := make(chan []ViewItem)
+	var wg sync.WaitGroup
+	b.ResetTimer()
+	for range writers {
+		wg.Go(func() {
+			for items := range queue {
+				if err := apply(items); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	for _, items := range batches {
+		queue <- items
+	}
+	close(queue)
+	wg.Wait()
+	b.StopTimer()
+	views := float64(b.N) * float64(size)
+	b.ReportMetric(views/b.Elapsed().Seconds(), "views/s")
+	b.ReportMetric(float64((sessionCPU(b, pool)-before).Microseconds())/views, "db-µs/view")
+}
+
+// sessionCPU is the CPU time of the server processes behind a pool.
+func sessionCPU(b *testing.B, pool *pgxpool.Pool) time.Duration {
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on every Linux this runs on
+	var sum time.Duration
+	for _, conn := range pool.AcquireAllIdle(b.Context()) {
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", conn.Conn().PgConn().PID()))
+		conn.Release()
+		require.NoError(b, err)
+		fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+		for _, f := range fields[11:13] {
+			n, err := strconv.Atoi(f)
+			require.NoError(b, err)
+			sum += time.Duration(n) * tick
+		}
+	}
+	return sum
+}
