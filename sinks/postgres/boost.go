@@ -147,20 +147,25 @@ func (s *BoostSink) apply(ctx context.Context, values []Snapshot) ([]deadletter.
 	return letters, nil
 }
 
-// write is the transaction. A card that another transaction keeps locked beyond the lock timeout must not stop all
-// purchases: then the transaction is run once more (busy) without the cards that are locked, which the recompute writes later.
+// write is the transaction; busy says that it left out cards that were locked.
 func (s *BoostSink) write(ctx context.Context, round []entry) (result *applyResult, busy bool, err error) {
 	args := newApplyArgs(round)
 	result = new(applyResult)
-	do := func(ctx context.Context) error {
-		return result.scan(s.pool.QueryRow(ctx, applyPurchases, args.list(s.cfg.Epoch, true, s.cfg.CardRetries, busy)...))
-	}
-	if err = s.transact(ctx, do); lockTimedOut(err) {
-		busy = true
-		s.retried()
-		err = s.transact(ctx, do)
-	}
+	busy, err = s.aroundLocks(ctx, func(ctx context.Context, skipLocked bool) error {
+		return result.scan(s.pool.QueryRow(ctx, applyPurchases, args.list(s.cfg.Epoch, true, s.cfg.CardRetries, skipLocked)...))
+	})
 	return result, busy, err
+}
+
+// aroundLocks runs a transaction, and once more (busy) without the cards that are locked when it waited too long: a card that
+// another transaction keeps locked must not stop all the others.
+func (s *BoostSink) aroundLocks(ctx context.Context, do func(ctx context.Context, skipLocked bool) error) (busy bool, err error) {
+	err = s.transact(ctx, func(ctx context.Context) error { return do(ctx, false) })
+	if !lockTimedOut(err) {
+		return false, err
+	}
+	s.retried()
+	return true, s.transact(ctx, func(ctx context.Context) error { return do(ctx, true) })
 }
 
 func (s *BoostSink) reportBusy(ctx context.Context, r *applyResult) {

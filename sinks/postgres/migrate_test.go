@@ -1,10 +1,13 @@
 package postgres
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pin-marketplace/vitrina/internal/devstack/devtest"
@@ -65,6 +68,24 @@ func TestMigrateLeavesForeignCards(t *testing.T) {
 		"no index is put on a table of others")
 }
 
+func TestMigrationsGoDownAndUpAgain(t *testing.T) {
+	db := openMigrator(t, devtest.Postgres(t))
+	_, err := Migrate(t.Context(), db)
+	require.NoError(t, err)
+	provider, err := newProvider(db)
+	require.NoError(t, err)
+	_, err = provider.DownTo(t.Context(), 0)
+	require.NoError(t, err)
+	var left int
+	require.NoError(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_class WHERE relnamespace = 'vitrina'::regnamespace AND relkind IN ('r', 'S') AND relname NOT LIKE 'schema_migrations%'`).Scan(&left))
+	require.Zero(t, left)
+	require.NoError(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_proc WHERE pronamespace = 'vitrina'::regnamespace`).Scan(&left))
+	require.Zero(t, left)
+	require.NoError(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM catalog.project_cards`).Scan(&left), "cards are never dropped")
+	_, err = Migrate(t.Context(), db)
+	require.NoError(t, err)
+}
+
 func TestMigrateExplainsAFailure(t *testing.T) {
 	dsn := devtest.Postgres(t)
 	pool := newPool(t, dsn, PoolOptions{})
@@ -84,6 +105,21 @@ func TestPoolSettingsBindTheSession(t *testing.T) {
 	} {
 		require.Equal(t, want, scalar[string](t.Context(), t, pool, `SELECT current_setting($1)`, name), name)
 	}
+}
+
+// Statements are spans in the trace of whoever runs them.
+func TestPoolTracesStatements(t *testing.T) {
+	recorder := tracetest.NewSpanRecorder()
+	provider := trace.NewTracerProvider(trace.WithSpanProcessor(recorder))
+	pool := newPool(t, devtest.Postgres(t), PoolOptions{Tracer: provider})
+	ctx, parent := provider.Tracer("test").Start(t.Context(), "flush")
+	require.Equal(t, 1, scalar[int](ctx, t, pool, `SELECT 1`))
+	parent.End()
+	found := false
+	for _, span := range recorder.Ended() {
+		found = found || span.SpanContext().TraceID() == parent.SpanContext().TraceID() && strings.Contains(span.Name(), "SELECT")
+	}
+	require.True(t, found)
 }
 
 // A role whose commits need not be durable would lose batches whose offsets are committed.

@@ -209,9 +209,9 @@ func (s *BoostSink) recomputeOnce(ctx context.Context, cards []card, r *Report) 
 		kinds[i], ids[i], changed[i], dirty[i] = c.kind, c.id, c.changed, c.dirty
 	}
 	var part Report
-	err := s.transact(ctx, func(ctx context.Context) error {
-		return s.pool.QueryRow(ctx, `SELECT written, remaining, conflicts FROM vitrina.recompute_cards($1, $2, $3, $4, $5, $6)`,
-			s.cfg.Epoch, kinds, ids, changed, dirty, s.cfg.CardRetries).Scan(&part.Written, &part.Remaining, &part.Conflicts)
+	_, err := s.aroundLocks(ctx, func(ctx context.Context, skipLocked bool) error {
+		return s.pool.QueryRow(ctx, `SELECT written, remaining, conflicts FROM vitrina.recompute_cards($1, $2, $3, $4, $5, $6, $7)`,
+			s.cfg.Epoch, kinds, ids, changed, dirty, s.cfg.CardRetries, skipLocked).Scan(&part.Written, &part.Remaining, &part.Conflicts)
 	})
 	if err != nil {
 		return err

@@ -145,9 +145,9 @@ func (s *BoostSink) resum(ctx context.Context, targets []card, r *Report) error 
 			kinds[i], ids[i] = c.kind, c.id
 		}
 		done := Report{Targets: len(part)}
-		err := s.transact(ctx, func(ctx context.Context) error {
-			return s.pool.QueryRow(ctx, `SELECT written, remaining, conflicts FROM vitrina.resum_targets($1, $2, $3, $4)`,
-				s.cfg.Epoch, kinds, ids, s.cfg.CardRetries).Scan(&done.Written, &done.Remaining, &done.Conflicts)
+		_, err := s.aroundLocks(ctx, func(ctx context.Context, skipLocked bool) error {
+			return s.pool.QueryRow(ctx, `SELECT written, remaining, conflicts FROM vitrina.resum_targets($1, $2, $3, $4, $5)`,
+				s.cfg.Epoch, kinds, ids, s.cfg.CardRetries, skipLocked).Scan(&done.Written, &done.Remaining, &done.Conflicts)
 		})
 		if err != nil {
 			return err

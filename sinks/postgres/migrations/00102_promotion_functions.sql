@@ -406,16 +406,19 @@ $$;
 
 -- Sums targets again (the sweep's first step).
 -- +goose StatementBegin
-CREATE FUNCTION vitrina.resum_targets(p_epoch bigint, p_kinds smallint[], p_ids uuid[], p_retries integer,
+CREATE FUNCTION vitrina.resum_targets(p_epoch bigint, p_kinds smallint[], p_ids uuid[], p_retries integer, p_skip_locked boolean,
     OUT written integer, OUT remaining integer, OUT conflicts integer)
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 BEGIN
     PERFORM vitrina.require_epoch('promotion-boost', p_epoch);
+    IF NOT p_skip_locked THEN
+        PERFORM set_config('lock_timeout', '300ms', true);
+    END IF;
     SELECT cardinality(s.objects) + cardinality(s.projects),
         cardinality(s.lost_objects) + cardinality(s.lost_projects) + cardinality(s.moved), s.conflicts
     INTO written, remaining, conflicts
-    FROM vitrina.settle_targets(p_kinds, p_ids, true, p_retries, true) s;
+    FROM vitrina.settle_targets(p_kinds, p_ids, true, p_retries, p_skip_locked) s;
 END
 $$;
 -- +goose StatementEnd
@@ -423,10 +426,10 @@ $$;
 -- Recomputes single cards (cursor recompute and sweep). p_changed and p_dirty are the seq that was read in changed_cards and
 -- dirty_cards for each card, null where it is not there; marks are deleted only if they still have it. They are locked last and never
 -- waited for: a catalog transaction may hold a card while it waits for the card's mark, so waiting for a card with the
--- mark locked would be a deadlock. Locked cards are left for the next pass: one slow transaction of the catalog must not hold up
--- the others' boosts.
+-- mark locked would be a deadlock. A lock on a card is waited for briefly (counters lock cards for milliseconds), then
+-- the caller tries again with p_skip_locked: one slow transaction of the catalog must not hold up the others' boosts.
 -- +goose StatementBegin
-CREATE FUNCTION vitrina.recompute_cards(p_epoch bigint, p_kinds smallint[], p_ids uuid[], p_changed bigint[], p_dirty bigint[], p_retries integer,
+CREATE FUNCTION vitrina.recompute_cards(p_epoch bigint, p_kinds smallint[], p_ids uuid[], p_changed bigint[], p_dirty bigint[], p_retries integer, p_skip_locked boolean,
     OUT written integer, OUT remaining integer, OUT conflicts integer)
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -440,6 +443,9 @@ DECLARE
     v_left uuid[];
 BEGIN
     PERFORM vitrina.require_epoch('promotion-boost', p_epoch);
+    IF NOT p_skip_locked THEN
+        PERFORM set_config('lock_timeout', '300ms', true);
+    END IF;
 
     SELECT coalesce(array_agg(t.id), '{}') INTO v_projects FROM unnest(p_kinds, p_ids) AS t(kind, id) WHERE t.kind = 1;
     SELECT coalesce(array_agg(t.id), '{}'), coalesce(array_agg(o.project_id), '{}') INTO v_objects, v_object_projects
@@ -452,7 +458,7 @@ BEGIN
 
     SELECT cardinality(w.objects) + cardinality(w.projects), w.lost_objects, w.lost_projects, w.moved, w.conflicts
     INTO written, v_lost_objects, v_lost_projects, v_moved, conflicts
-    FROM vitrina.write_boosts(v_objects, v_object_projects, '{}', v_projects, p_retries, true) w;
+    FROM vitrina.write_boosts(v_objects, v_object_projects, '{}', v_projects, p_retries, p_skip_locked) w;
     v_left := v_lost_objects || v_lost_projects || v_moved;
     remaining := cardinality(v_left);
     IF remaining > 0 THEN
@@ -480,8 +486,8 @@ $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION vitrina.recompute_cards(bigint, smallint[], uuid[], bigint[], bigint[], integer);
-DROP FUNCTION vitrina.resum_targets(bigint, smallint[], uuid[], integer);
+DROP FUNCTION vitrina.recompute_cards(bigint, smallint[], uuid[], bigint[], bigint[], integer, boolean);
+DROP FUNCTION vitrina.resum_targets(bigint, smallint[], uuid[], integer, boolean);
 DROP FUNCTION vitrina.apply_purchases(bigint, uuid[], bigint[], bigint[], text[], integer[], timestamptz[], text[], integer[], bigint[],
     uuid[], bigint[], bigint[], smallint[], uuid[], boolean[], boolean, integer, boolean);
 DROP FUNCTION vitrina.lost_cards(uuid[], smallint[], uuid[], uuid[], uuid[], uuid[]);
