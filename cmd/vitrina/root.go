@@ -24,6 +24,7 @@ type commands struct {
 	Demo     demoCmd     `cmd:"" help:"Run the whole system on this machine with nothing set up."`
 	Migrate  migrateCmd  `cmd:"" help:"Create or upgrade the schemas of both databases."`
 	Topics   topicsCmd   `cmd:"" help:"Create and check the topics."`
+	Get      getCmd      `cmd:"" help:"Ask a running instance about a purchase, a target, a card, a view or prices."`
 	Generate generateCmd `cmd:"" help:"Make realistic event streams, to Kafka or to a file."`
 	Config   configCmd   `cmd:"" help:"Show the settings and explain them."`
 	Version  versionCmd  `cmd:"" help:"Say which build this is."`
