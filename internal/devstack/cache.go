@@ -8,14 +8,18 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
 // CacheEnv is the environment variable that names the directory of downloads.
 const CacheEnv = "VITRINA_CACHE"
 
-// cacheDir returns the directory of downloads: the option, $VITRINA_CACHE, .cache beside the go.mod above the working
-// directory, or the user's cache directory.
+// module is the first line of this project's go.mod.
+const module = "module github.com/pin-marketplace/vitrina\n"
+
+// cacheDir returns the directory of downloads: the option, $VITRINA_CACHE, .cache of the clone that the working directory
+// is in, or the user's cache directory.
 func cacheDir(opts Options) (string, error) {
 	dir := opts.Cache
 	if dir == "" {
@@ -33,7 +37,8 @@ func cacheDir(opts Options) (string, error) {
 		return "", fmt.Errorf("find the cache directory: %w", err)
 	}
 	for ; ; at = filepath.Dir(at) {
-		if _, err := os.Stat(filepath.Join(at, "go.mod")); err == nil {
+		// Only in this project's own clone: a stranger's repository is not ours to write into.
+		if mod, err := os.ReadFile(filepath.Join(at, "go.mod")); err == nil && strings.Contains(string(mod), module) {
 			return filepath.Join(at, ".cache"), nil
 		}
 		if at == filepath.Dir(at) {

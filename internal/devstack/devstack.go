@@ -22,7 +22,7 @@ type Options struct {
 	// Dir holds the data, in a subdirectory named after the server, so one Dir may serve a whole stack. Data in it survive Stop
 	// and are found again by the next Start. Empty: a temporary directory, removed by Stop.
 	Dir string
-	// Cache holds what was downloaded. Empty: $VITRINA_CACHE, else .cache beside the go.mod above the working directory, else the
+	// Cache holds what was downloaded. Empty: $VITRINA_CACHE, else .cache of the clone that the working directory is in, else the
 	// user's cache directory.
 	Cache string
 	// Port is the server's port (ClickHouse: the native one). 0: a free one, kept until Stop.
