@@ -36,6 +36,7 @@ const (
 	Busy          Kind = "busy"
 	Replication   Kind = "replication"
 	BadSettings   Kind = "settings"
+	TooMuch       Kind = "too-much"
 	RefusesAll    Kind = "refuses-every-row"
 	Unknown       Kind = "unknown"
 )
@@ -121,6 +122,9 @@ var meanings = map[int32]meaning{
 	319: {Replication, "ClickHouse lost its session with Keeper during the insert"},
 	289: {Replication, "a replica of the facts table lags too far behind"},
 	701: {WrongTable, "ClickHouse does not know the cluster of price.cluster"},
+	158: {TooMuch, "the query would read more rows than it may"},
+	307: {TooMuch, "the query would read more bytes than it may"},
+	396: {TooMuch, "the query would answer with more rows than it may"},
 	115: {BadSettings, "ClickHouse does not know a setting that was sent: check the parameters in clickhouse.dsn"},
 	452: {BadSettings, "the ClickHouse profile of the user forbids a setting that inserts need (async_insert = 0)"},
 	439: {Busy, "ClickHouse cannot start a thread: its limits of processes or memory are too low"},

@@ -72,12 +72,16 @@ func (in *Inserter) insertAll(ctx context.Context, facts []*codecs.Fact, ingeste
 
 // splitByMonth returns the facts as they are unless they span more than the given number of months.
 func splitByMonth(facts []*codecs.Fact, limit int) [][]*codecs.Fact {
-	byMonth := make(map[int][]*codecs.Fact)
+	seen := make(map[int]struct{})
+	for _, f := range facts {
+		seen[month(f)] = struct{}{}
+	}
+	if len(seen) <= limit {
+		return [][]*codecs.Fact{facts}
+	}
+	byMonth := make(map[int][]*codecs.Fact, len(seen))
 	for _, f := range facts {
 		byMonth[month(f)] = append(byMonth[month(f)], f)
-	}
-	if len(byMonth) <= limit {
-		return [][]*codecs.Fact{facts}
 	}
 	months := make([]int, 0, len(byMonth))
 	for m := range byMonth {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
@@ -240,5 +239,3 @@ func silent(t *testing.T) (addr string) {
 	t.Cleanup(func() { _ = l.Close() })
 	return l.Addr().String()
 }
-
-func random(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }

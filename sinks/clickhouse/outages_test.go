@@ -86,7 +86,6 @@ func TestAnOutageIsSaidInOneSentenceRetriedAndSurvived(t *testing.T) {
 			"no room left on its disks"},
 		"column missing":         {"ALTER TABLE FACTS DROP COLUMN LayoutId", "ALTER TABLE FACTS ADD COLUMN LayoutId Int64 AFTER LayoutGroupId", "lacks a column"},
 		"column of another type": {"ALTER TABLE FACTS MODIFY COLUMN LayoutId String", "ALTER TABLE FACTS MODIFY COLUMN LayoutId Int64", "columns of the ClickHouse table"},
-		"every row refused":      {"ALTER TABLE FACTS ADD CONSTRAINT dba CHECK 0", "ALTER TABLE FACTS DROP CONSTRAINT dba", "refuses one fact after another"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, conn := migrated(t, "")

@@ -17,7 +17,8 @@ type Refusal struct {
 func (r Refusal) Reason() string { return "ClickHouse refuses this fact for good: " + r.Why }
 
 // refusesAll is how many facts have to be refused, with none taken, for the table to be at fault and not the facts: a wrong
-// constraint must not send a topic to the dead letters.
+// constraint must not send a topic to the dead letters. Fewer are dead-lettered: a few bad events alone in their batch must not
+// stop the topic either.
 const refusesAll = 16
 
 // Write inserts facts with the clock's time as IngestionTime. Where the server refuses a fact for its values, Write finds out
