@@ -58,6 +58,20 @@ func TestOnApacheKafka(t *testing.T) {
 	findings, err := e.admin.Plan(t.Context(), opts.Topics, spec.Topics())
 	require.NoError(t, err)
 	require.Empty(t, findings, "the second start has mended the loop's retention")
+	var here, gone int
+	for i := range 7 {
+		key := fmt.Sprint("key-", i)
+		_, err := a.Get(key)
+		if CRC32.Partition([]byte(key), 3) == 2 { // now the second one's
+			require.ErrorAs(t, err, new(*NotHereError))
+			gone++
+		} else {
+			require.NoError(t, err)
+			here++
+		}
+	}
+	require.Positive(t, here)
+	require.Positive(t, gone)
 	require.NoError(t, a.stop())
 	eventually(t, func() bool { return len(b.Owned()) == 3 }, func() string { return fmt.Sprint(b.State()) })
 	b.waitReady()
