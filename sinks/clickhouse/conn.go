@@ -77,6 +77,8 @@ func open(cfg Config, useDatabase bool) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	// However many addresses hang, the last one must get its turn within one statement's time.
+	cfg.DialTimeout = min(cfg.DialTimeout, min(cfg.InsertTimeout, cfg.QueryTimeout)/time.Duration(len(opts.Addr)+1))
 	c := &Conn{cfg: cfg, database: opts.Auth.Database, addrs: opts.Addr}
 	if !useDatabase {
 		opts.Auth.Database = ""
@@ -199,19 +201,12 @@ func (c *Conn) dial(ctx context.Context, _ int, opts *ch.Options, dial ch.Dial) 
 	return ch.DialResult{}, &dialError{failures: failures}
 }
 
-// avoidCurrent makes the next connection go to the next address: the present one answers but cannot do its work.
-func (c *Conn) avoidCurrent() {
-	if len(c.addrs) > 1 {
-		c.first.Store((c.first.Load() + 1) % int32(len(c.addrs)))
-	}
-}
-
-// avoidAfter makes the next try go to another address when this one answered but could not do its work. A failed statement's
-// connection is closed, so the next one is dialled anew.
+// avoidAfter makes the next try begin with the next address: the present one answered but could not do its work, or took all
+// the time there was. A failed statement's connection is closed, so the next one is dialled anew.
 func (c *Conn) avoidAfter(err error) {
 	var o *Outage
-	if errors.As(err, &o) && o.Kind != Unreachable {
-		c.avoidCurrent()
+	if len(c.addrs) > 1 && errors.As(err, &o) {
+		c.first.Store((c.first.Load() + 1) % int32(len(c.addrs)))
 	}
 }
 
