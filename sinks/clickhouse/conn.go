@@ -188,10 +188,19 @@ func (c *Conn) dial(ctx context.Context, _ int, opts *ch.Options, dial ch.Dial) 
 	var failures []error
 	for i := range opts.Addr {
 		n := (start + i) % len(opts.Addr)
+		var raw net.Conn
+		one.DialContext = func(ctx context.Context, addr string) (_ net.Conn, err error) {
+			raw, err = opts.DialContext(ctx, addr)
+			return raw, err
+		}
 		result, err := dial(ctx, opts.Addr[n], &one)
 		if err == nil {
 			c.first.Store(int32(n))
 			return result, nil
+		}
+		// The driver leaves the connection of a refused login open: in a long outage the process would run out of files.
+		if raw != nil {
+			err = errors.Join(err, raw.Close())
 		}
 		failures = append(failures, fmt.Errorf("%s: %w", opts.Addr[n], err))
 		if ctx.Err() != nil {

@@ -201,6 +201,12 @@ func (p *proxy) addr() string { return p.listener.Addr().String() }
 // refusing is a server of the native protocol that answers every login with an exception.
 func refusing(t *testing.T, code int32, message string) (addr string) {
 	t.Helper()
+	return refusingUntil(t, code, message, func() {})
+}
+
+// refusingUntil calls closed when a client has closed its connection.
+func refusingUntil(t *testing.T, code int32, message string, closed func()) (addr string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
@@ -225,6 +231,7 @@ func refusing(t *testing.T, code int32, message string) (addr string) {
 					return
 				}
 				_, _ = io.Copy(io.Discard, c)
+				closed()
 			}()
 		}
 	}()

@@ -213,6 +213,20 @@ func TestEveryAnswerOfAServerIsASentence(t *testing.T) {
 	}
 }
 
+func TestARefusedLoginLeavesNoConnectionOpen(t *testing.T) {
+	closed := make(chan struct{}, 10)
+	addr := refusingUntil(t, 516, "no", func() { closed <- struct{}{} })
+	s := sink(opened(t, Config{DSN: "clickhouse://user:s3cr3t@" + addr + "/pin_analytics"}), nil, &logBuffer{}, Metrics{})
+	for range 10 {
+		require.Error(t, s.Flush(t.Context(), rows(0, 1)))
+		select {
+		case <-closed:
+		case <-time.After(5 * time.Second):
+			require.FailNow(t, "the connection is still open")
+		}
+	}
+}
+
 func TestAnAddressThatCannotWorkIsLeftForAnother(t *testing.T) {
 	closed := func(t *testing.T) string {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
