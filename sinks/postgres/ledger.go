@@ -152,8 +152,9 @@ func ReadLedger(ctx context.Context, q Querier) (Ledger, error) {
 	if err != nil {
 		return l, fmt.Errorf("reading vitrina.horizons: %w", err)
 	}
-	l.Horizons, err = collect(rows, func(scan func(...any) error) (h Horizon, err error) {
-		return h, scan(&h.Incarnation, &h.Loop, &h.Partition, &h.Topic, &h.Offset)
+	l.Horizons, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (h Horizon, err error) {
+		err = row.Scan(&h.Incarnation, &h.Loop, &h.Partition, &h.Topic, &h.Offset)
+		return h, err
 	})
 	if err != nil {
 		return l, fmt.Errorf("reading vitrina.horizons: %w", err)

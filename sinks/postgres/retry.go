@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pin-marketplace/vitrina/codecs"
@@ -84,37 +85,46 @@ func (w *RetryWorker) Run(ctx context.Context) error {
 	var asked time.Time
 	for ctx.Err() == nil {
 		more, err := w.pass(ctx)
-		if errors.Is(err, batch.ErrFatal) {
+		switch {
+		case errors.Is(err, batch.ErrFatal):
 			return err
+		case err != nil && ctx.Err() == nil:
+			w.failed(ctx, err, wait)
+		case err == nil && !more:
+			wait.Reset()
+			asked = w.report(ctx, asked)
+			sleep(ctx, w.cfg.Poll)
+		default:
+			wait.Reset()
 		}
-		if ctx.Err() != nil {
-			break
-		}
-		if err != nil {
-			pause := wait.Next()
-			if w.hooks.Failed != nil {
-				w.hooks.Failed(err, pause)
-			}
-			w.logger.LogAttrs(ctx, slog.LevelWarn, "late views wait: PostgreSQL or the dead-letter topic is away", slog.String("event", "retry-waits"),
-				slog.Any("error", err), slog.Duration("retry_in", pause))
-			sleep(ctx, pause)
-			continue
-		}
-		wait.Reset()
-		if more {
-			continue
-		}
-		if now := w.clock(); w.hooks.Late != nil && now.Sub(asked) >= lateEvery {
-			asked = now
-			if late, err := ReadLateViews(ctx, w.pool); err == nil {
-				w.hooks.Late(late, now)
-			} else if ctx.Err() == nil {
-				w.logger.LogAttrs(ctx, slog.LevelWarn, "the numbers of late views cannot be read", slog.String("event", "retry-waits"), slog.Any("error", err))
-			}
-		}
-		sleep(ctx, w.cfg.Poll)
 	}
 	return nil
+}
+
+// failed waits until the next try after an outage.
+func (w *RetryWorker) failed(ctx context.Context, err error, wait *backoff.Backoff) {
+	pause := wait.Next()
+	if w.hooks.Failed != nil {
+		w.hooks.Failed(err, pause)
+	}
+	w.logger.LogAttrs(ctx, slog.LevelWarn, "late views wait: PostgreSQL or the dead-letter topic is away", slog.String("event", "retry-waits"),
+		slog.Any("error", err), slog.Duration("retry_in", pause))
+	sleep(ctx, pause)
+}
+
+// report tells the numbers of late views when they were told long enough ago, and returns when they were told last.
+func (w *RetryWorker) report(ctx context.Context, last time.Time) time.Time {
+	now := w.clock()
+	if w.hooks.Late == nil || now.Sub(last) < lateEvery {
+		return last
+	}
+	late, err := ReadLateViews(ctx, w.pool)
+	if err != nil {
+		w.logger.LogAttrs(ctx, slog.LevelWarn, "the numbers of late views cannot be read", slog.String("event", "retry-waits"), slog.Any("error", err))
+		return last
+	}
+	w.hooks.Late(late, now)
+	return now
 }
 
 // sleep waits, or returns at once when ctx ends.
@@ -149,7 +159,7 @@ func (w *RetryWorker) Retry(ctx context.Context) (retried, counted int, err erro
 	if err != nil {
 		return 0, 0, fmt.Errorf("looking for late views that are due: %w", err)
 	}
-	due, err := collect(rows, func(scan func(...any) error) (id [16]byte, err error) { return id, scan(&id) })
+	due, err := pgx.CollectRows(rows, pgx.RowTo[[16]byte])
 	if err != nil {
 		return 0, 0, fmt.Errorf("looking for late views that are due: %w", err)
 	}
@@ -191,9 +201,9 @@ func (w *RetryWorker) retry(ctx context.Context, ids [][16]byte) (retried, count
 		if err != nil {
 			return err
 		}
-		views, err = collect(rows, func(scan func(...any) error) (v retriedView, err error) {
+		views, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (v retriedView, err error) {
 			var project *[16]byte
-			err = scan(&v.view, &v.object, &project, &v.state, &v.attempts, &v.projectMissing, &v.source, &v.seconds)
+			err = row.Scan(&v.view, &v.object, &project, &v.state, &v.attempts, &v.projectMissing, &v.source, &v.seconds)
 			if project != nil {
 				v.project, v.hasProject = *project, true
 			}

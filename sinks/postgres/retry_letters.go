@@ -34,8 +34,9 @@ func (w *RetryWorker) WriteLetters(ctx context.Context) (int, error) {
 		if err != nil {
 			return err
 		}
-		due, err = collect(rows, func(scan func(...any) error) (l dueLetter, err error) {
-			return l, scan(&l.view, &l.generation, &l.tries, &l.code, &l.reason, &l.record)
+		due, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l dueLetter, err error) {
+			err = row.Scan(&l.view, &l.generation, &l.tries, &l.code, &l.reason, &l.record)
+			return l, err
 		})
 		return err
 	})
@@ -70,9 +71,4 @@ func (w *RetryWorker) WriteLetters(ctx context.Context) (int, error) {
 	}
 	callIf(w.hooks.Letters, len(letters))
 	return len(due), nil
-}
-
-// collect reads all rows.
-func collect[T any](rows pgx.Rows, read func(scan func(...any) error) (T, error)) ([]T, error) {
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (T, error) { return read(row.Scan) })
 }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -39,7 +41,7 @@ func BenchmarkViews(b *testing.B) {
 	exec(b, seed, `VACUUM ANALYZE catalog.project_cards`)
 	rows, err := seed.Query(b.Context(), `SELECT id FROM catalog.property_object_cards`)
 	require.NoError(b, err)
-	objects, err := collect(rows, func(scan func(...any) error) (o [16]byte, err error) { return o, scan(&o) })
+	objects, err := pgx.CollectRows(rows, pgx.RowTo[[16]byte])
 	require.NoError(b, err)
 	gen := &viewGenerator{objects: objects, zipf: rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 10, uint64(len(objects)-1)), millis: uint64(time.Now().UnixMilli())}
 
@@ -149,7 +151,7 @@ func sessionCPU(b *testing.B, pool *pgxpool.Pool) time.Duration {
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", conn.Conn().PgConn().PID()))
 		conn.Release()
 		require.NoError(b, err)
-		fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+		fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
 		for _, f := range fields[11:13] {
 			n, err := strconv.Atoi(f)
 			require.NoError(b, err)

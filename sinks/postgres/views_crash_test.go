@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -193,7 +194,7 @@ func TestSinksAloneNeverDeadlock(t *testing.T) {
 		SELECT md5('o' || g)::uuid, md5('p' || g % 500)::uuid, 'Published' FROM generate_series(0, $1::int - 1) g`, objects)
 	rows, err := e.pool.Query(t.Context(), `SELECT id FROM catalog.property_object_cards ORDER BY random()`)
 	require.NoError(t, err)
-	ids, err := collect(rows, func(scan func(...any) error) (o [16]byte, err error) { return o, scan(&o) })
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[[16]byte])
 	require.NoError(t, err)
 	g, ctx := errgroup.WithContext(t.Context())
 	for s := range 3 {

@@ -474,6 +474,7 @@ func (w *viewWorld) rebuildFromMarks(*rapid.T) {
 	var marks []ViewMark
 	counts := map[string]int64{}
 	for name, m := range w.marks {
+		m.durable = true // it was read from the topic
 		marks = append(marks, ViewMark{ViewID: named(name), Mark: codecs.Mark{Origin: m.origin, ObjectID: named(objectOfView(name))}})
 		finished := true
 		for _, l := range w.lanes {
