@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -297,7 +298,7 @@ func TestTwoInstancesShareAndHandOver(t *testing.T) {
 		eventually(t, func() bool {
 			x, err1 := a.Get(key)
 			y, err2 := b.Get(key)
-			return err1 == nil && err2 == nil && x != nil && y != nil && string(x.([]byte)) == string(y.([]byte))
+			return err1 == nil && err2 == nil && x != nil && y != nil && bytes.Equal(x.([]byte), y.([]byte))
 		}, func() string { return "the standby of " + key + " differs" })
 	}
 	started = time.Now()

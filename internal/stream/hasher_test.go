@@ -36,7 +36,7 @@ func TestHashersAgree(t *testing.T) {
 	}
 	franz := map[Hasher]kgo.PartitionerHasher{
 		CRC32:   func(b []byte, n int) int { return int(crc32.ChecksumIEEE(b) % uint32(n)) },
-		Murmur2: func(b []byte, n int) int { return franzMurmur2(b, n) },
+		Murmur2: franzMurmur2,
 		FNV1a: kgo.SaramaCompatHasher(func(b []byte) uint32 {
 			h := fnv.New32a()
 			_, _ = h.Write(b)

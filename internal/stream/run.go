@@ -97,7 +97,13 @@ func (r *Runtime) stop(ctx context.Context, done <-chan error, reason error) err
 	ending := ctx.Done()
 	for {
 		select {
-		case <-done: // what it says now comes of the cancelled context
+		case err := <-done:
+			if err != nil { // most likely only that its context was cancelled
+				r.log.LogAttrs(ctx, slog.LevelDebug, "the processor has stopped", slog.String("event", "processor_stopped"), slog.String("error", oneLine(err)))
+			}
+			if reason != nil && err != nil {
+				return fmt.Errorf("%w (the processor said: %s)", reason, oneLine(err))
+			}
 			return reason
 		case <-ending: // while it was being stopped for another reason: from now on it is urgent
 			ending = nil

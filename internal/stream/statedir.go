@@ -44,7 +44,7 @@ func openStateDir(dir, group string) (*stateDir, error) {
 		return nil, fmt.Errorf("create the state directory: %w; give a writable directory in state.dir", err)
 	}
 	name := filepath.Join(path, "lock")
-	lock, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o640)
+	lock, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the lock of the state directory: %w; give a writable directory in state.dir", err)
 	}
@@ -120,7 +120,8 @@ func (s *stateDir) read() (Meta, error) {
 	if err != nil {
 		return m, err
 	}
-	return m, json.Unmarshal(b, &m)
+	err = json.Unmarshal(b, &m)
+	return m, err
 }
 
 // write replaces meta.json in one step.
@@ -130,7 +131,7 @@ func (s *stateDir) write(m Meta) error {
 		return fmt.Errorf("encode meta.json: %w", err)
 	}
 	temp := s.metaFile() + ".new"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o640)
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write meta.json of the state directory: %w", err)
 	}

@@ -48,12 +48,12 @@ func (c *claim) forward() {
 		switch c.note(c.record(msg)) {
 		case repeated:
 			c.guard.repeats.Add(1)
-			continue
 		case full:
 			return
-		}
-		if !c.send(msg) {
-			return
+		case delivered:
+			if !c.send(msg) {
+				return
+			}
 		}
 	}
 }

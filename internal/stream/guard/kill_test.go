@@ -3,7 +3,6 @@ package guard_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"hash"
 	"hash/fnv"
@@ -353,7 +352,7 @@ func (c *child) kill(t *testing.T) {
 	require.NoError(t, c.cmd.Process.Kill())
 	<-c.done
 	var exit *exec.ExitError
-	require.True(t, errors.As(c.cmd.Wait(), &exit))
+	require.ErrorAs(t, c.cmd.Wait(), &exit)
 }
 
 func (c *child) effects() []string {

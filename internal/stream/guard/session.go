@@ -49,7 +49,7 @@ func (h *handler) Cleanup(inner sarama.ConsumerGroupSession) error {
 	return h.ConsumerGroupHandler.Cleanup(s)
 }
 
-func (h *handler) ConsumeClaim(inner sarama.ConsumerGroupSession, c sarama.ConsumerGroupClaim) error {
+func (h *handler) ConsumeClaim(_ sarama.ConsumerGroupSession, c sarama.ConsumerGroupClaim) error {
 	s := h.session.Load()
 	t := s.tracker(c.Topic(), c.Partition())
 	if t == nil {
