@@ -76,7 +76,7 @@ func New(ctx context.Context, cfg *config.Config, deps Deps) (*App, error) {
 		case config.RolePopularity:
 			r = newRole(name, a.popularityGate, cfg.Backoff.Config(), deps.Logger, a.buildPopularity)
 		case config.RolePrice:
-			r = newRole(name, freeGate, cfg.Backoff.Config(), deps.Logger, a.buildPrice)
+			r = newRole(name, a.priceGate, cfg.Backoff.Config(), deps.Logger, a.buildPrice)
 		default:
 			continue
 		}
@@ -166,6 +166,7 @@ func (a *App) Run(ctx context.Context) error {
 		})
 	}
 	g.Go(func() error { return a.runQueries(ctx) })
+	g.Go(func() error { return a.runOperations(ctx) })
 	g.Go(func() error { return a.watchReadiness(ctx) })
 	err := g.Wait()
 	stopEvents()

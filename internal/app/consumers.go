@@ -21,9 +21,6 @@ import (
 // holdFlagOff is why the promotion role does not run while its feature flag is off. The instance is ready all the same (D35).
 const holdFlagOff = "catalog.promotions.enabled is off"
 
-// freeGate is the gate of a role without a projection.
-func freeGate(context.Context) (int64, string, error) { return 1, "", nil }
-
 func (a *App) promotionGate(ctx context.Context) (int64, string, error) {
 	if !a.flag.Load() {
 		return 0, holdFlagOff, nil

@@ -19,5 +19,6 @@ func (a *App) routes() (api, admin *http.ServeMux, err error) {
 		return api, admin, nil
 	}
 	a.queries.Register(api)
+	a.operations().Register(admin)
 	return api, admin, nil
 }
