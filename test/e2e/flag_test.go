@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/pin-marketplace/vitrina/internal/generate"
 	"github.com/pin-marketplace/vitrina/test/harness"
@@ -38,11 +39,12 @@ func TestFlagOffNothingSubscribesAndSwitchedOnItCatchesUp(t *testing.T) {
 	require.NoError(t, s.Send(t.Context(), o, m, 0, "crc32"))
 	admin := s.Admin()
 	members := func() (n int) {
-		// A broker that was just started has no coordinator yet.
+		// A broker that was just started has no coordinator yet; a group that never had a member does not exist.
 		s.Eventually(time.Minute, func() (bool, string) {
 			groups, err := admin.DescribeGroups(t.Context(), promotionGroup)
+			err = errors.Join(err, groups.Error())
 			n = len(groups[promotionGroup].Members)
-			return err == nil && groups.Error() == nil, fmt.Sprintf("describing the group: %v", errors.Join(err, groups.Error()))
+			return err == nil || errors.Is(err, kerr.GroupIDNotFound), fmt.Sprintf("describing the group: %v", err)
 		})
 		return n
 	}
