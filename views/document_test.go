@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -56,7 +55,7 @@ func TestTheConsoleLoadsNothingFromElsewhere(t *testing.T) {
 	page := w.Body.String()
 	require.Less(t, strings.Count(page, "\n"), 300)
 	require.Equal(t, 1, strings.Count(page, "<script>"))
-	require.NotRegexp(t, regexp.MustCompile(`(?i)(src|href)=|@import|url\(|https?://(?:[^w]|w[^w])|on(click|load|submit)=|innerHTML`), page)
+	require.NotRegexp(t, `(?i)(src|href)=|@import|url\(|https?://(?:[^w]|w[^w])|on(click|load|submit)=|innerHTML`, page)
 	require.Contains(t, w.Header().Get("Content-Security-Policy"), "script-src 'sha256-")
 	w = httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/nowhere", nil))

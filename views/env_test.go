@@ -237,6 +237,5 @@ func (s *system) send(topic, key string, payload map[string]any) (partition int3
 	return r.Partition, r.Offset
 }
 
-
 // crc is librdkafka's partitioner for records with a key.
 func crc(key []byte, n int) int { return int(crc32.ChecksumIEEE(key) % uint32(n)) }

@@ -21,7 +21,7 @@ type Freshness struct {
 	Note    string `json:"note,omitempty"` // what else a reader must know
 }
 
-// of states the lag of consumers. It never fails: a lag that nobody knows is null and the note says why.
+// freshness states the lag of consumers. It never fails: a lag that nobody knows is null and the note says why.
 func (s *Service) freshness(ctx context.Context, servedBy string, roles ...string) Freshness {
 	f := Freshness{AsOf: s.clock().UTC(), ServedBy: servedBy, Lag: make(map[string]*int64, len(roles))}
 	for _, role := range roles {
@@ -34,6 +34,9 @@ func (s *Service) freshness(ctx context.Context, servedBy string, roles ...strin
 		}
 		lag := at.lag(sampler.inputs()...)
 		f.Lag[role] = &lag
+		if at.at.Before(f.AsOf) {
+			f.AsOf = at.at.UTC()
+		}
 	}
 	for role, projection := range map[string]string{config.RolePromotion: postgres.PromotionBoost, config.RolePopularity: postgres.Popularity} {
 		if _, asked := f.Lag[role]; asked && s.rebuilding(projection) {
@@ -51,7 +54,7 @@ func (f *Freshness) note(text string) {
 }
 
 // unseen is the rest of "does not exist": what may still make it exist.
-func (f Freshness) unseen() string {
+func (f *Freshness) unseen() string {
 	var sum int64
 	for _, lag := range f.Lag {
 		if lag == nil {

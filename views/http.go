@@ -16,7 +16,7 @@ import (
 // Register adds the queries of the contracts to a mux. The document at /api/v1/openapi.json describes them.
 func (s *Service) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/purchases/{id}", s.answer(func(r *http.Request) (any, error) {
-		id, err := guid(r, "id")
+		id, err := guid(r)
 		if err != nil {
 			return nil, err
 		}
@@ -37,7 +37,7 @@ func (s *Service) Register(mux *http.ServeMux) {
 		return s.Card(r.Context(), t)
 	}))
 	mux.HandleFunc("GET /api/v1/property-object-views/{id}", s.answer(func(r *http.Request) (any, error) {
-		id, err := guid(r, "id")
+		id, err := guid(r)
 		if err != nil {
 			return nil, err
 		}
@@ -85,8 +85,8 @@ func shown(text string) string {
 }
 
 // guid reads an id of the path: 8-4-4-4-12 hexadecimal digits of any case, with or without braces (D18).
-func guid(r *http.Request, name string) (uuid.UUID, error) {
-	text := r.PathValue(name)
+func guid(r *http.Request) (uuid.UUID, error) {
+	text := r.PathValue("id")
 	bare := text
 	if strings.HasPrefix(bare, "{") && strings.HasSuffix(bare, "}") {
 		bare = bare[1 : len(bare)-1]
@@ -104,12 +104,12 @@ func target(r *http.Request) (codecs.Target, error) {
 	if kind != codecs.KindProject && kind != codecs.KindPropertyObject {
 		return codecs.Target{}, badRequest("%q is no kind: it is Project or PropertyObject", shown(string(kind)))
 	}
-	id, err := guid(r, "id")
+	id, err := guid(r)
 	return codecs.Target{Kind: kind, ID: id}, err
 }
 
 func priceQuery(r *http.Request) (pricehistory.Query, error) {
-	id, err := guid(r, "id")
+	id, err := guid(r)
 	if err != nil {
 		return pricehistory.Query{}, err
 	}

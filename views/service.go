@@ -86,6 +86,7 @@ type health struct {
 	projections map[string]postgres.Projection
 	topics      map[string]stream.Topic // that exist, of those that views and marks depend on
 	broker      error
+	stuck       map[*table]int64 // copies that do not follow their tables, with how far they are behind
 }
 
 // New makes a service that connects to nothing yet.
@@ -164,6 +165,15 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 	}
 }
 
+// tables are the copies that this instance keeps, by role.
+func (s *Service) tables() map[string]*table {
+	tables := map[string]*table{config.RolePromotion: s.purchases}
+	if s.marks != nil {
+		tables[config.RolePopularity] = s.marks
+	}
+	return tables
+}
+
 // look asks the database for the projections and the broker for the topics.
 func (s *Service) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
@@ -178,6 +188,17 @@ func (s *Service) look(ctx context.Context) {
 		h.projections[name] = p
 	}
 	h.topics, h.broker = s.admin.Topics(ctx, s.promotion.TableTopic(), s.popularity.TableTopic(), s.popularity.Topic, s.popularity.LoopTopic())
+	h.stuck = make(map[*table]int64)
+	for role, t := range s.tables() {
+		at, err := s.samplers[role].now(ctx)
+		if err != nil {
+			h.broker = errors.Join(h.broker, err)
+			continue
+		}
+		if lag, _, stuck := t.behind(at.topics[stream.TableTopic(t.opts.Group)]); stuck {
+			h.stuck[t] = lag
+		}
+	}
 	s.mu.Lock()
 	s.health = h
 	s.mu.Unlock()
@@ -206,15 +227,14 @@ func (s *Service) State() RoleState {
 		detail, _ := outage(h.database, brokerTimeout)
 		return RoleState{State: "waiting", Reason: detail}
 	}
-	tables := []*table{s.purchases}
-	if s.marks != nil {
-		tables = append(tables, s.marks)
-	}
-	for _, t := range tables {
+	for _, t := range s.tables() {
+		topic := stream.TableTopic(t.opts.Group)
+		if lag, stuck := h.stuck[t]; stuck {
+			return RoleState{State: "stalled", Reason: fmt.Sprintf("the copy of %s is %d records behind and has not moved for %s", topic, lag, patience)}
+		}
 		if t.ready() {
 			continue
 		}
-		topic := stream.TableTopic(t.opts.Group)
 		_, exists := h.topics[topic]
 		switch {
 		case exists || h.broker != nil:

@@ -59,9 +59,7 @@ func (t *table) Run(ctx context.Context) error {
 		if err := view.Run(ctx); err != nil && ctx.Err() == nil {
 			t.log.LogAttrs(ctx, slog.LevelError, "a copy of a group table cannot be kept and is tried again",
 				slog.String("event", "table-view-failed"), slog.String("group", t.opts.Group), slog.Any("error", err))
-			if wait.Wait(ctx) != nil {
-				break
-			}
+			_ = wait.Wait(ctx) // its end is seen by the loop
 		}
 	}
 	return nil

@@ -31,7 +31,7 @@ type getCmd struct {
 }
 
 // Help is part of kong's interface.
-func (getCmd) Help() string {
+func (*getCmd) Help() string {
 	return "Asks a running instance (role api). Exit code 1 when what is asked for does not exist.\n\nExample:\n  vitrina get card PropertyObject 0197c0de-7f00-7a51-9c1e-2f6f5d1b8a01 --api http://vitrina:8080"
 }
 
