@@ -532,6 +532,12 @@ func (w *viewWorld) rebuildFromTopic(*rapid.T) {
 		}
 		return Reopen(w.e.tb.Context(), tx, Popularity, p.Epoch)
 	}))
+	known := w.known()
+	for name := range w.marks {
+		if !known[name] { // its record went with the topic, its count goes with the counters, and its mark stays
+			w.lost[name] = true
+		}
+	}
 	for name, v := range w.views {
 		if v.state != StatePending && v.state != StateDead {
 			delete(w.views, name)
