@@ -25,6 +25,7 @@ type commands struct {
 	Migrate  migrateCmd  `cmd:"" help:"Create or upgrade the schemas of both databases."`
 	Topics   topicsCmd   `cmd:"" help:"Create and check the topics."`
 	Get      getCmd      `cmd:"" help:"Ask a running instance about a purchase, a target, a card, a view or prices."`
+	Explain  explainCmd  `cmd:"" name:"explain-event" help:"Say offline what an event would do and why; exit code 1 when it breaks its contract."`
 	Generate generateCmd `cmd:"" help:"Make realistic event streams, to Kafka or to a file."`
 	Config   configCmd   `cmd:"" help:"Show the settings and explain them."`
 	Version  versionCmd  `cmd:"" help:"Say which build this is."`
