@@ -160,3 +160,35 @@ func sessionCPU(b *testing.B, pool *pgxpool.Pool) time.Duration {
 	}
 	return sum
 }
+
+// BenchmarkResetFromMarks measures the rebuild of the counters from marks: 500,000 of them for 20,000 cards. One operation is a rebuild.
+func BenchmarkResetFromMarks(b *testing.B) {
+	const marks, objects = 500_000, 20_000
+	pool := migrated(b)
+	exec(b, pool, `INSERT INTO catalog.property_object_cards (id, project_id, status) SELECT md5('o' || g)::uuid, md5('p' || g % 500)::uuid, 'Published' FROM generate_series(0, $1::int - 1) g`, objects)
+	rows, err := pool.Query(b.Context(), `SELECT id FROM catalog.property_object_cards`)
+	require.NoError(b, err)
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[[16]byte])
+	require.NoError(b, err)
+	stream := func(yield func(ViewMark, error) bool) {
+		for i := range marks {
+			if !yield(ViewMark{ViewID: uuid.New(), Mark: codecs.Mark{Origin: at(0, int64(i)), ObjectID: ids[i%objects]}}, nil) {
+				return
+			}
+		}
+	}
+	for b.Loop() {
+		exec(b, pool, `UPDATE catalog.property_object_cards SET popularity_views = 0`)
+		p, err := RaiseEpoch(b.Context(), pool, Popularity, "bench")
+		require.NoError(b, err)
+		require.NoError(b, pgx.BeginFunc(b.Context(), pool, func(tx pgx.Tx) error {
+			r, err := ResetPopularityFromMarks(b.Context(), tx, []LaneOffset{{Lane: lane(0, false), Offset: marks}}, stream)
+			if err != nil {
+				return err
+			}
+			require.EqualValues(b, objects, r.Objects)
+			return Reopen(b.Context(), tx, Popularity, p.Epoch)
+		}))
+	}
+	b.ReportMetric(float64(b.N)*marks/b.Elapsed().Seconds(), "marks/s")
+}
