@@ -37,9 +37,9 @@ func Misplaced(ctx stream.Context, rec *record.Record, canonical string) bool {
 }
 
 // Bury hands a record that breaks its contract to the dead letters; the record's commit waits for their acknowledgement.
-// The letter is made of rec, which for a looped delivery is the original record.
-func Bury(ctx stream.Context, letters Letters, rec *record.Record, fault *codecs.Fault, spans ...trace.Span) {
-	release := ctx.DeferCommit()
+// The letter is made of rec, which for a looped delivery is the original record; ctx ends with the session.
+func Bury(ctx context.Context, d stream.Context, letters Letters, rec *record.Record, fault *codecs.Fault, spans ...trace.Span) {
+	release := d.DeferCommit()
 	done := func(err error) {
 		for _, span := range spans {
 			telemetry.EndSpan(span, err)
@@ -47,7 +47,7 @@ func Bury(ctx stream.Context, letters Letters, rec *record.Record, fault *codecs
 		release(err)
 	}
 	letter := deadletter.Letter{Record: rec, Code: fault.Code, Reason: fault.Reason, Attempts: 1}
-	if err := letters.Submit(ctx.Context(), letter, done); err != nil {
+	if err := letters.Submit(ctx, letter, done); err != nil {
 		done(err)
 	}
 }

@@ -251,10 +251,20 @@ func (a *App) Apply(_ context.Context, next *config.Config) {
 // PromotionsEnabled is the feature flag catalog.promotions.enabled.
 func (a *App) PromotionsEnabled() bool { return a.flag.Load() }
 
-// Pool, Admin, Client and Facts are the shared clients, for the API and the operations. Facts is nil without a ClickHouse.
-func (a *App) Pool() *pgxpool.Pool       { return a.pool }
-func (a *App) Admin() *stream.Admin      { return a.admin }
-func (a *App) Client() *kgo.Client       { return a.client }
-func (a *App) Facts() *clickhouse.Conn   { return a.facts }
+// Pool is the connection pool to the catalog's database, shared by sinks and queries.
+func (a *App) Pool() *pgxpool.Pool { return a.pool }
+
+// Admin is the shared administration client.
+func (a *App) Admin() *stream.Admin { return a.admin }
+
+// Client is the producer of dead letters.
+func (a *App) Client() *kgo.Client { return a.client }
+
+// Facts is the connection to ClickHouse; nil where none is configured.
+func (a *App) Facts() *clickhouse.Conn { return a.facts }
+
+// Kafka is how the brokers are reached.
 func (a *App) Kafka() stream.KafkaConfig { return a.kafka }
-func (a *App) Instance() string          { return a.instance }
+
+// Instance is this process's name.
+func (a *App) Instance() string { return a.instance }

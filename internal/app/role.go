@@ -110,19 +110,16 @@ func (r *role) runOnce(ctx context.Context, p pipeline, runtime *stream.Runtime,
 
 // watch ends the pipeline when the gate closes or the epoch changes.
 func (r *role) watch(ctx context.Context, cancel context.CancelCauseFunc, epoch int64) error {
-	for {
-		r.pause(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
+	for r.pause(ctx); ctx.Err() == nil; r.pause(ctx) {
 		now, hold, err := r.gate(ctx)
 		if err == nil && (hold != "" || now != epoch) {
 			r.logger.LogAttrs(ctx, slog.LevelInfo, "the role leaves its group",
 				slog.String("event", "role-held"), slog.String("reason", hold), slog.Int64("epoch", now))
 			cancel(errGateClosed)
-			return nil
+			break
 		}
 	}
+	return nil
 }
 
 // pause waits until the gate is to be asked again.

@@ -74,7 +74,7 @@ func (c *Consumer) HandleLoop(d stream.Context, delivered *record.Record) {
 	original, err := codecs.DecodeRecord(delivered.Value)
 	if err != nil {
 		fault := &codecs.Fault{Code: codecs.CodeUndecodable, Reason: "the loop topic holds a record that vitrina did not write: " + err.Error()}
-		processors.Bury(d, c.Letters, delivered, fault)
+		processors.Bury(d.Context(), d, c.Letters, delivered, fault)
 		return
 	}
 	c.handle(d, delivered, original)
@@ -87,7 +87,7 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 	ctx, span := c.Tracing.StartProcess(ctx, rec, c.Group)
 	view, fault := c.Codec.Decode(rec)
 	if fault != nil {
-		processors.Bury(d, c.Letters, rec, fault, span, receive)
+		processors.Bury(ctx, d, c.Letters, rec, fault, span, receive)
 		return
 	}
 	key := view.ViewID.String()

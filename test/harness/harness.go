@@ -211,7 +211,7 @@ func (s *System) Instance(name string, args []string, env ...string) *Instance {
 // Start starts the instance again after it has ended.
 func (i *Instance) Start() {
 	i.s.t.Helper()
-	cmd := exec.Command(i.s.bin, append([]string{"run"}, i.args...)...)
+	cmd := exec.CommandContext(i.s.t.Context(), i.s.bin, append([]string{"run"}, i.args...)...)
 	cmd.Dir = i.s.dir
 	cmd.Env = i.s.Environ(append([]string{"VITRINA_STATE_DIR=" + i.state, "VITRINA_INSTANCE_ID=" + i.Name}, i.env...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
