@@ -81,7 +81,10 @@ func (s *Service) Card(ctx context.Context, target codecs.Target) (*Card, error)
 // reason says why the card's boost is what it is (D10, D11, D27, D35).
 func (s *Service) reason(c postgres.CardInfo, named bool) string {
 	e := c.Explanation
-	sum := fmt.Sprintf("own and cascaded contributions are %d", e.Boost)
+	sum, parts := fmt.Sprintf("own and cascaded contributions are %d", e.Boost), "its own and its project's active contributions"
+	if c.Kind == codecs.KindProject {
+		sum, parts = fmt.Sprintf("contributions are %d", e.Boost), "its active contributions"
+	}
 	wait := fmt.Sprintf("the recompute takes it up within promotion.reconcile_interval (%s)", s.cfg.Promotion.ReconcileInterval)
 	if !e.Queued {
 		wait = fmt.Sprintf("nothing has queued it, so the sweep mends it within promotion.sweep_interval (%s)", s.cfg.Promotion.SweepInterval)
@@ -97,11 +100,11 @@ func (s *Service) reason(c postgres.CardInfo, named bool) string {
 	case c.PromotionBoost != e.Boost:
 		return fmt.Sprintf("the card shows %d while its %s: %s", c.PromotionBoost, sum, wait)
 	case c.Status != "Published":
-		return fmt.Sprintf("the card is %s, but purchases named it: its boost is %d, the sum of its own and its project's active contributions", c.Status, c.PromotionBoost)
+		return fmt.Sprintf("the card is %s, but purchases named it: its boost is %d, the sum of %s", c.Status, c.PromotionBoost, parts)
 	case len(e.Own)+len(e.Cascaded) == 0:
 		return "nothing promotes the card now"
 	}
-	return fmt.Sprintf("its boost is %d, the sum of its own and its project's active contributions", c.PromotionBoost)
+	return fmt.Sprintf("its boost is %d, the sum of %s", c.PromotionBoost, parts)
 }
 
 // PriceHistory is a price history with its age.

@@ -47,6 +47,7 @@ func TestTheReasonOfABoost(t *testing.T) {
 		{card("Hidden", 5, 70, nil, some, false), false, false, "the card is Hidden and no purchase ever named it: its boost is left at 5 until it is Published (own and cascaded contributions are 70)"},
 		{card("Hidden", 70, 70, nil, some, false), true, false, "the card is Hidden, but purchases named it: its boost is 70, the sum of its own and its project's active contributions"},
 		{card("Hidden", 0, 70, nil, some, true), true, false, "the card shows 0 while its own and cascaded contributions are 70: the recompute takes it up within promotion.reconcile_interval (15s)"},
+		{postgres.CardInfo{Kind: codecs.KindProject, Status: "Published", PromotionBoost: 70, Explanation: postgres.Explanation{Own: some, Boost: 70}}, true, false, "its boost is 70, the sum of its active contributions"},
 	} {
 		s := &Service{cfg: config.Default(), host: fakeHost{tc.off}}
 		require.Equal(t, tc.want, s.reason(tc.card, tc.named))
