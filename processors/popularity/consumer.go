@@ -107,15 +107,13 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 	}
 	work := &processors.Work{Lag: c.Metrics.Lag.Start(delivered.Partition, created), Duration: c.Metrics.ConsumeDuration, Clock: c.Clock, Begun: now,
 		Spans: [2]trace.Span{span, receive}, Committed: d.DeferCommit()}
-	if decision.Write != nil {
-		value, err := decision.Write.MarshalBinary()
-		if err != nil {
-			work.Done(err)
-			d.Fail(fmt.Errorf("encoding the mark of view %s (record %s): %w", key, rec.ID, err))
-			return
-		}
-		d.SetValue(value)
+	value, err := decision.Write.MarshalBinary()
+	if err != nil {
+		work.Done(err)
+		d.Fail(fmt.Errorf("encoding the mark of view %s (record %s): %w", key, rec.ID, err))
+		return
 	}
+	d.SetValue(value)
 	task := Task{View: view, Origin: origin, Kind: decision.Kind, MarkAt: decision.MarkAt, Record: rec, Span: span.SpanContext()}
 	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Context(), Done: work.Done}); err != nil {
 		work.Done(err)

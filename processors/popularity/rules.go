@@ -39,12 +39,13 @@ func (k MarkKind) String() string {
 type Decision struct {
 	Kind   MarkKind
 	MarkAt time.Time    // when the view was first marked, whole seconds; now for MarkNone
-	Write  *codecs.Mark // to write to the group table; nil: no write
+	Write  *codecs.Mark // to write to the group table
 }
 
 // Decide classifies the mark of a view for the record that was delivered as origin (nil: there is none). A first record makes the
-// mark; the same record again writes the same mark again, because its changelog record may have been lost in a crash that the local
-// store survived (E3); any other record leaves the mark alone.
+// mark. Every later record, the same or another, writes that mark again as it is, because its changelog record may have been lost in
+// a crash that the local store survived (E3): a duplicate that is committed without the write would leave the next owner without a
+// mark, and once the ledger's row is pruned nothing else would know the view.
 //
 // Incarnations can be told apart only within one topic: a record of the source and one of the loop topic are foreign to each other.
 func Decide(mark *codecs.Mark, view *codecs.View, origin codecs.Origin, now time.Time) Decision {
@@ -52,10 +53,10 @@ func Decide(mark *codecs.Mark, view *codecs.View, origin codecs.Origin, now time
 		at := now.UTC().Truncate(time.Second)
 		return Decision{Kind: MarkNone, MarkAt: at, Write: &codecs.Mark{Origin: origin, ObjectID: view.ObjectID, At: at}}
 	}
-	d := Decision{Kind: MarkForeign, MarkAt: mark.At}
+	d := Decision{Kind: MarkForeign, MarkAt: mark.At, Write: mark}
 	switch {
 	case mark.Origin == origin:
-		d.Kind, d.Write = MarkOwn, mark
+		d.Kind = MarkOwn
 	case mark.Loop == origin.Loop && mark.Incarnation != origin.Incarnation:
 		d.Kind = MarkEarlier
 	}

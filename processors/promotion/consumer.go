@@ -102,15 +102,13 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 
 	work := &processors.Work{Lag: c.Metrics.Lag.Start(delivered.Partition, event.CreatedAt), Duration: c.Metrics.ConsumeDuration, Clock: c.Clock, Begun: now,
 		Spans: [2]trace.Span{span, receive}, Committed: d.DeferCommit()}
-	if decision.State != nil {
-		value, err := decision.State.MarshalBinary()
-		if err != nil {
-			work.Done(err)
-			d.Fail(fmt.Errorf("encoding the state of purchase %s (record %s): %w", key, rec.ID, err))
-			return
-		}
-		d.SetValue(value)
+	value, err := decision.State.MarshalBinary()
+	if err != nil {
+		work.Done(err)
+		d.Fail(fmt.Errorf("encoding the state of purchase %s (record %s): %w", key, rec.ID, err))
+		return
 	}
+	d.SetValue(value)
 	if decision.Emit == nil {
 		work.Done(nil)
 		return
