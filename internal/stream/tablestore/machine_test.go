@@ -30,9 +30,8 @@ type machine struct {
 	waiting []change // set in the store, on their way to the changelog
 	unacked []ack    // in the changelog, SetOffset not called yet
 	// leftovers are writes that never reached the changelog: E3 allows them to survive.
-	leftovers  map[string][]string
-	savedOnce  bool // a snapshot of the filter exists: from then on no scan is needed
-	wantedScan int
+	leftovers map[string][]string
+	savedOnce bool // a snapshot of the filter exists: from then on no scan is needed
 }
 
 type ack struct {
@@ -175,7 +174,7 @@ func TestRandomOperationsAgainstPlainMap(t *testing.T) {
 			},
 			"another writer": func(t *rapid.T) {
 				if len(m.log) == 0 {
-					t.Skip("Goka cannot tell whose record offset 0 is")
+					return // Goka does not tell whose record offset 0 is
 				}
 				serial++
 				m.log = append(m.log, change{key.Draw(t, "key"), []byte(fmt.Sprintf("foreign-%d", serial))})

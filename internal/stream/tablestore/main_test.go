@@ -19,6 +19,12 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// LevelDB's goroutines that wait a second after Close before they end.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/syndtr/goleveldb/leveldb.(*DB).mpoolDrain"))
+	// One goroutine of LevelDB waits a second after Close before it ends.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreTopFunction("github.com/syndtr/goleveldb/leveldb.(*DB).mpoolDrain"),
+		// Goka does not close every sarama client it makes.
+		goleak.IgnoreAnyFunction("github.com/IBM/sarama.(*Broker).responseReceiver"),
+		goleak.IgnoreAnyFunction("github.com/IBM/sarama.(*client).backgroundMetadataUpdater"),
+		goleak.IgnoreAnyFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
+	)
 }

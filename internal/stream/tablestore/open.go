@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/syndtr/goleveldb/leveldb"
 	ldbfilter "github.com/syndtr/goleveldb/leveldb/filter"
 	"github.com/syndtr/goleveldb/leveldb/opt"
@@ -185,7 +186,7 @@ func (s *Store) scan() (*filter, error) {
 	it := s.db.NewIterator(&util.Range{Start: []byte{tablePrefix}, Limit: []byte{tableLimit}}, &opt.ReadOptions{DontFillCache: true})
 	defer it.Release()
 	for it.Next() {
-		f.add(hashOf(string(it.Key()[1:])))
+		f.add(xxhash.Sum64(it.Key()[1:])) // as hashOf, without a copy
 	}
 	if err := it.Error(); err != nil {
 		return nil, fmt.Errorf("scanning the keys: %w", err)
