@@ -127,9 +127,8 @@ func filesOf(t *testing.T, dir string, kind ldbstorage.FileType) []ldbstorage.Fi
 // must equal the changelog. It returns whether the directory was dropped.
 func (im image) check(t *testing.T, what string, damage func(dir string)) (dropped bool) {
 	t.Helper()
-	base, err := os.MkdirTemp("", "tablestore")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, os.RemoveAll(base)) }()
+	base := t.TempDir()
+	defer func() { require.NoError(t, os.RemoveAll(base)) }() // not hundreds of them until the test ends
 	dir := filepath.Join(base, testTopic+".3")
 	copyDir(t, im.dir, dir)
 	damage(dir)
@@ -307,7 +306,7 @@ func TestImpossibleLengthInFooterIsNotBelieved(t *testing.T) {
 	for _, fd := range filesOf(t, im.dir, ldbstorage.TypeTable) {
 		require.True(t, im.check(t, fd.String(), func(dir string) {
 			edit(t, filepath.Join(dir, fd.String()), func(b []byte) []byte {
-				footer := b[len(b)-tableFooterLen : len(b)-tableMagicLength]
+				footer := b[len(b)-tableFooterLen : len(b)-len(tableMagic)]
 				clear(footer)
 				at := binary.PutUvarint(footer, 0) // offset and length of the index of the index
 				at += binary.PutUvarint(footer[at:], 1<<62)

@@ -35,7 +35,8 @@ type filterID [16]byte
 // errFilterFiles says why the filter's files cannot be used; a scan replaces them.
 var errFilterFiles = errors.New("filter files unusable")
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// castagnoli is made once by the standard library.
+func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
 // filterFiles are the filter on disk. One goroutine uses it: the one that opens the store, then its flusher.
 type filterFiles struct {
@@ -88,7 +89,7 @@ func (ff *filterFiles) loadSnapshot() (*filter, uint64, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", errFilterFiles, err)
 	}
-	sum := crc32.New(castagnoli)
+	sum := crc32.New(castagnoli())
 	r := bufio.NewReaderSize(file, 1<<20)
 	f, base, err := ff.readSnapshot(io.TeeReader(io.LimitReader(r, info.Size()-4), sum), info.Size())
 	if err != nil {
@@ -189,7 +190,7 @@ func nextFrame(data []byte) (flush uint64, hashes []byte, length int) {
 		return 0, nil, 0
 	}
 	body, tail := data[:size-frameTailLen], data[size-frameTailLen:size]
-	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(tail) {
+	if crc32.Checksum(body, castagnoli()) != binary.LittleEndian.Uint32(tail) {
 		return 0, nil, 0
 	}
 	return binary.LittleEndian.Uint64(body[4:]), body[frameHeadLen:], int(size)
@@ -206,7 +207,7 @@ func (ff *filterFiles) append(flush uint64, hashes []uint64) error {
 	for _, h := range hashes {
 		b = binary.LittleEndian.AppendUint64(b, h)
 	}
-	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli()))
 	ff.buf = b
 	n, err := ff.log.Write(b)
 	ff.logBytes += int64(n)
@@ -296,7 +297,7 @@ func (ff *filterFiles) createTemp(name string) (*os.File, error) {
 }
 
 func writeSummed(file *os.File, content func(io.Writer) error) error {
-	sum := crc32.New(castagnoli)
+	sum := crc32.New(castagnoli())
 	w := bufio.NewWriterSize(file, 1<<20)
 	if err := content(io.MultiWriter(w, hash.Hash(sum))); err != nil {
 		return err

@@ -2,7 +2,6 @@ package tablestore
 
 import (
 	"bytes"
-	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -62,7 +61,7 @@ type fataler interface {
 
 func newTables(t fataler, cfg Config) *Tables {
 	t.Helper()
-	tables, err := New(cfg, slog.New(slog.NewJSONHandler(io.Discard, nil)), nil)
+	tables, err := New(cfg, slog.New(slog.DiscardHandler), nil)
 	require.NoError(t, err)
 	return tables
 }

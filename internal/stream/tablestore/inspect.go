@@ -150,12 +150,10 @@ func (f *fieldReader) bytes() {
 }
 
 const (
-	tableFooterLen   = 48
-	tableBlockTail   = 5
-	tableMagicLength = 8
+	tableFooterLen = 48
+	tableBlockTail = 5
+	tableMagic     = "\x57\xfb\x80\x8b\x24\x75\x47\xdb"
 )
-
-var tableMagic = []byte("\x57\xfb\x80\x8b\x24\x75\x47\xdb")
 
 // checkTable looks at a table's length and footer. The footer has no checksum, and LevelDB takes as much memory as it says.
 func checkTable(files ldbstorage.Storage, fd ldbstorage.FileDesc, size int64) (err error) {
@@ -175,7 +173,7 @@ func checkTable(files ldbstorage.Storage, fd ldbstorage.FileDesc, size int64) (e
 	if _, err := file.ReadAt(footer, size-tableFooterLen); err != nil {
 		return fmt.Errorf("reading %s: %w", fd, err)
 	}
-	if !bytes.Equal(footer[tableFooterLen-tableMagicLength:], tableMagic) {
+	if !bytes.HasSuffix(footer, []byte(tableMagic)) {
 		return fmt.Errorf("%w: %s has no footer", errIncomplete, fd)
 	}
 	r := &fieldReader{r: bufio.NewReader(bytes.NewReader(footer))}

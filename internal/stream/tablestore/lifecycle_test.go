@@ -198,7 +198,7 @@ func TestDroppedDirectoryLeavesNothingBehind(t *testing.T) {
 	require.Equal(t, none, s.Stats().Offset)
 	require.Empty(t, mustContents(t, s))
 	require.Equal(t, 1, out.count("table-store-dropped"))
-	require.Equal(t, 1.0, testutil.ToFloat64(tables.metrics.dropped))
+	require.Equal(t, 1, int(testutil.ToFloat64(tables.metrics.dropped)))
 	require.NoError(t, s.Close())
 	entries, err := os.ReadDir(cfg.Dir)
 	require.NoError(t, err)

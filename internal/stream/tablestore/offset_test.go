@@ -166,7 +166,7 @@ func TestNewOwnerIsPinnedByAStraggler(t *testing.T) {
 	log = append(log, change{"straggler", []byte("theirs")})
 	set("b")
 	set("c")
-	require.Equal(t, 1.0, testutil.ToFloat64(s.metrics.pinned))
+	require.Equal(t, 1, int(testutil.ToFloat64(s.metrics.pinned)))
 	require.Equal(t, 1, out.count("table-offset-pinned"), "told once, not for every record")
 	require.Equal(t, int64(1), s.Stats().Offset)
 	require.NoError(t, s.Close())
