@@ -24,6 +24,8 @@ type commands struct {
 	Demo     demoCmd     `cmd:"" help:"Run the whole system on this machine with nothing set up."`
 	Migrate  migrateCmd  `cmd:"" help:"Create or upgrade the schemas of both databases."`
 	Topics   topicsCmd   `cmd:"" help:"Create and check the topics."`
+	Rebuild  rebuildCmd  `cmd:"" help:"Rebuild a projection: boosts or view counters. Resumable."`
+	Replay   replayCmd   `cmd:"" help:"Move the price history group back; duplicates collapse."`
 	Get      getCmd      `cmd:"" help:"Ask a running instance about a purchase, a target, a card, a view or prices."`
 	Explain  explainCmd  `cmd:"" name:"explain-event" help:"Say offline what an event would do and why; exit code 1 when it breaks its contract."`
 	Generate generateCmd `cmd:"" help:"Make realistic event streams, to Kafka or to a file."`

@@ -97,3 +97,30 @@ func (priceReplay) reset(ctx context.Context, w *work, tx pgx.Tx) error {
 }
 
 func (priceReplay) finish(context.Context, pgx.Tx) error { return nil }
+
+// ReplayWithoutDatabase moves the price group back where PostgreSQL, which would ask the instances to leave, is out of reach: it
+// works only while the group has no member. It returns how many records come again.
+func ReplayWithoutDatabase(ctx context.Context, admin *stream.Admin, source string, params Params) (records int64, err error) {
+	c := priceReplay{}.consumer()
+	who, err := members(ctx, admin, c.Group)
+	if err != nil {
+		return 0, err
+	}
+	if len(who) > 0 {
+		return 0, refuse("group %s has %d members, and without PostgreSQL they cannot be asked to leave for a moment: stop the instances with the role price, or make PostgreSQL reachable", c.Group, len(who))
+	}
+	offsets, err := ReplayOffsets(ctx, admin, c.Group, c.Topic, source, params)
+	if err != nil {
+		return 0, err
+	}
+	positions, err := admin.GroupPositions(ctx, c.Group, c.Topic)
+	if err != nil {
+		return 0, err
+	}
+	for p, to := range offsets {
+		if to >= 0 {
+			records += positions[c.Topic][p].Committed - to
+		}
+	}
+	return records, commit(ctx, admin, c.Group, c.Topic, offsets)
+}

@@ -60,6 +60,9 @@ type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
 
+// ErrNoDatabase says that the database in which operations are recorded cannot be used.
+var ErrNoDatabase = errors.New("PostgreSQL, where operations are recorded, cannot be used (is it reachable, and migrated with `vitrina migrate up`?)")
+
 func refuse(format string, args ...any) error { return &RefusedError{Reason: fmt.Sprintf(format, args...)} }
 
 // Projections are what can be rebuilt, with their sources, the default first.
@@ -127,8 +130,11 @@ func Submit(ctx context.Context, pool *pgxpool.Pool, q Request, promotionsEnable
 	op, made, err = postgres.RequestOperation(ctx, pool, postgres.Operation{
 		ID: id, Kind: q.Kind, Projection: q.Projection, Source: q.Source, Request: params, RequestedBy: q.By,
 	})
-	if err != nil || made {
-		return op, made, err
+	if err != nil {
+		return op, false, fmt.Errorf("%w: %w", ErrNoDatabase, err)
+	}
+	if made {
+		return op, true, nil
 	}
 	var active Params
 	if err := json.Unmarshal(op.Request, &active); err != nil {

@@ -96,6 +96,11 @@ func (r *Runner) RunOne(ctx context.Context, id uuid.UUID) (ran bool, err error)
 	if err != nil || !ok {
 		return false, err
 	}
+	return r.workOn(ctx, op)
+}
+
+// workOn works on an operation whose lease this runner has just taken.
+func (r *Runner) workOn(ctx context.Context, op postgres.Operation) (ran bool, err error) {
 	w := &work{Runner: r, op: op, log: r.cfg.Logger.With(slog.String("operation", op.ID.String()), slog.String("kind", op.Kind), slog.String("projection", op.Projection))}
 	if err := json.Unmarshal(op.Data, &w.data); err != nil {
 		return true, fmt.Errorf("reading what operation %s has noted: %w", op.ID, err)
@@ -130,6 +135,8 @@ func (r *Runner) RunOne(ctx context.Context, id uuid.UUID) (ran bool, err error)
 
 // crashError is the simulated death of the process.
 type crashError struct{ error }
+
+func (e *crashError) Unwrap() error { return e.error }
 
 // work is one operation while its lease is held.
 type work struct {
