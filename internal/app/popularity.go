@@ -48,7 +48,8 @@ func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream
 	runtime, err := a.runtime(stream.Spec{
 		Name: c.Role, Group: c.Group, Input: c.Topic, TableCodec: codecs.Bytes{}, Hasher: stream.Hasher(a.cfg.Popularity.Hasher),
 		Callback: consumer.Handle, LoopCallback: consumer.HandleLoop, DeadLetter: c.DLQ,
-		Mend: "Run `vitrina rebuild popularity`: it keeps what was counted and accepts the topic as it is",
+		Mend:  "Run `vitrina rebuild popularity`: it keeps what was counted and accepts the topic as it is",
+		Check: a.checkHorizons,
 	}, epoch, func(partitions []int32) { m.Lag.Retain(partitions...) })
 	if err != nil {
 		return pipeline{}, nil, err
@@ -177,4 +178,19 @@ func (v viewProgress) ViewProgress(ctx context.Context) ([]postgres.LaneProgress
 		}
 	}
 	return out, nil
+}
+
+// checkHorizons refuses a source that ends below the ledger's horizon: its records would be taken for finished ones (design, E6).
+func (a *App) checkHorizons(ctx context.Context, source stream.Source) error {
+	horizons, err := postgres.ReadHorizons(ctx, a.pool, stream.Incarnation(source.ID))
+	if err != nil {
+		return err
+	}
+	for p, position := range source.Positions {
+		if horizon := horizons[int32(p)]; horizon > position.End { //nolint:gosec // a partition number
+			return fmt.Errorf("topic %s partition %d ends at offset %d, but the ledger has finished records up to %d: the topic was restored to an earlier state. "+
+				"Run `vitrina rebuild popularity`: it keeps what was counted and accepts the topic as it is", source.Topic, p, position.End, horizon)
+		}
+	}
+	return nil
 }
