@@ -20,5 +20,6 @@ func (a *App) routes() (api, admin *http.ServeMux, err error) {
 	}
 	a.queries.Register(api)
 	a.operations().Register(admin)
+	DeadLetters(a.cfg, a.pool, a.admin, a.kafka, a.instance, a.deps.Logger, a.deps.Clock).Register(api, admin)
 	return api, admin, nil
 }
