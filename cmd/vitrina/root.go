@@ -27,6 +27,7 @@ type commands struct {
 	Rebuild  rebuildCmd  `cmd:"" help:"Rebuild a projection: boosts or view counters. Resumable."`
 	Replay   replayCmd   `cmd:"" help:"Move the price history group back; duplicates collapse."`
 	Get      getCmd      `cmd:"" help:"Ask a running instance about a purchase, a target, a card, a view or prices."`
+	DLQ      dlqCmd      `cmd:"" name:"dlq" help:"List, show, put back and drop dead letters."`
 	Explain  explainCmd  `cmd:"" name:"explain-event" help:"Say offline what an event would do and why; exit code 1 when it breaks its contract."`
 	Generate generateCmd `cmd:"" help:"Make realistic event streams, to Kafka or to a file."`
 	Config   configCmd   `cmd:"" help:"Show the settings and explain them."`
