@@ -58,6 +58,7 @@ type env struct {
 	kafka   stream.KafkaConfig
 	model   *model.Model
 	cards   map[model.Ref]model.Card
+	rebuilt map[model.Ref]model.Card // the cards that the rebuild found; nil: all
 }
 
 func newEnv(t *testing.T) *env {
@@ -246,7 +247,11 @@ func (e *env) expected(rebuilt, fromMarks bool) map[model.Ref]model.CardState {
 		}
 	}
 	if fromMarks {
-		for _, card := range e.cards {
+		found := e.rebuilt
+		if found == nil {
+			found = e.cards
+		}
+		for _, card := range found {
 			project := model.Ref{Kind: model.Project, ID: card.ProjectID}
 			if card.Kind == model.PropertyObject && card.Status == model.Delisted && e.cards[project].Status != model.Delisted {
 				s := want.Cards[project]
