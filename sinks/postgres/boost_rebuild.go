@@ -95,7 +95,8 @@ func forget(ctx context.Context, tx pgx.Tx) (ResetReport, error) {
 	return r, nil
 }
 
-// rewriteCards brings all cards that are not Delisted to what the replica says, in the order of the locks.
+// rewriteCards brings all cards that are not Delisted to what the replica says, in the order of the locks. OFFSET 0 keeps the
+// lookups from becoming joins, which the statistics of a replica loaded a moment ago would make quadratic.
 func rewriteCards(ctx context.Context, tx pgx.Tx) (int64, error) {
 	var cards int64
 	for _, statement := range []string{`
@@ -103,8 +104,8 @@ func rewriteCards(ctx context.Context, tx pgx.Tx) (int64, error) {
 		FROM (
 			SELECT o.id, CASE WHEN o.status = 'Published' OR own.named THEN coalesce(own.boost, 0) + coalesce(project.boost, 0) ELSE 0 END AS boost
 			FROM catalog.property_object_cards o
-			LEFT JOIN vitrina.promotion_targets own ON own.kind = 2 AND own.id = o.id
-			LEFT JOIN vitrina.promotion_targets project ON project.kind = 1 AND project.id = o.project_id
+			LEFT JOIN LATERAL (SELECT t.boost, t.named FROM vitrina.promotion_targets t WHERE t.kind = 2 AND t.id = o.id OFFSET 0) own ON true
+			LEFT JOIN LATERAL (SELECT t.boost FROM vitrina.promotion_targets t WHERE t.kind = 1 AND t.id = o.project_id OFFSET 0) project ON true
 			WHERE o.status <> 'Delisted' AND o.promotion_boost IS DISTINCT FROM
 				CASE WHEN o.status = 'Published' OR own.named THEN coalesce(own.boost, 0) + coalesce(project.boost, 0) ELSE 0 END
 			ORDER BY o.id FOR NO KEY UPDATE OF o
@@ -114,7 +115,7 @@ func rewriteCards(ctx context.Context, tx pgx.Tx) (int64, error) {
 		FROM (
 			SELECT p.id, CASE WHEN p.status = 'Published' OR own.named THEN coalesce(own.boost, 0) ELSE 0 END AS boost
 			FROM catalog.project_cards p
-			LEFT JOIN vitrina.promotion_targets own ON own.kind = 1 AND own.id = p.id
+			LEFT JOIN LATERAL (SELECT t.boost, t.named FROM vitrina.promotion_targets t WHERE t.kind = 1 AND t.id = p.id OFFSET 0) own ON true
 			WHERE p.status <> 'Delisted' AND p.promotion_boost IS DISTINCT FROM
 				CASE WHEN p.status = 'Published' OR own.named THEN coalesce(own.boost, 0) ELSE 0 END
 			ORDER BY p.id FOR NO KEY UPDATE OF p

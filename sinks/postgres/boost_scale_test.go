@@ -59,6 +59,26 @@ func TestLargeCascadeUnderASecond(t *testing.T) {
 	timed(t, "the same event again, nothing to write", func() { e.flush(t, e.snapshot(active, 1, codecs.StatusActive, 1, project(0))) })
 }
 
+// Statistics from a time when there was one target must not make a plan that compares every card with every target: 20,000
+// purchases of objects together with a cascade over 20,000 cards took minutes then.
+func TestStaleStatisticsCostNothing(t *testing.T) {
+	e := newBoostEnv(t)
+	bigCatalog(t, e, active)
+	exec(t, e.pool, `VACUUM ANALYZE`)
+	exec(t, e.pool, `ALTER TABLE vitrina.promotion_targets SET (autovacuum_enabled = off)`)
+	batch := []Snapshot{e.snapshot(active, 1, codecs.StatusActive, 1, project(0))}
+	for n := range bigProject {
+		batch = append(batch, e.snapshot(active+1+n, 1, codecs.StatusActive, 1, object(n)))
+	}
+	e.flush(t, batch...)
+	took := timed(t, "20,000 objects and a cascade over them", func() { e.flush(t, e.snapshot(active, 2, codecs.StatusActive, 2, project(0))) })
+	require.Less(t, took, 10*time.Second)
+	r, err := e.sink.Sweep(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, r.Written)
+	require.Less(t, r.Took, 10*time.Second)
+}
+
 // A burst of 5,000 events over one project rewrites its cards once for each batch.
 func TestBurstOverOneProjectIsCoalesced(t *testing.T) {
 	e := newBoostEnv(t)

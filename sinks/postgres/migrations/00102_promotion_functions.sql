@@ -7,7 +7,8 @@
 -- Planner settings: only nested loops from the sorted arrays into an index take row locks in the arrays' order; a hash join, which
 -- the planner prefers past some ten thousand ids, takes them in any order and deadlocks. Plans are made anew for each call
 -- (1 ms): a cached one made while a table was nearly empty scans the whole table for each id once it has grown, until the next
--- ANALYZE. Joins of two arrays are written as EXCEPT or GROUP BY: as nested loops they would be quadratic.
+-- ANALYZE. Where stale statistics could have the same effect, a lookup is written as LATERAL (… OFFSET 0), which can be nothing but
+-- one index lookup for each row. Joins of two arrays are written as EXCEPT or GROUP BY: as nested loops they would be quadratic.
 
 -- Makes missing target rows and locks all in (kind, id) order until the end of the transaction. Object rows are made only when
 -- p_create_objects: their project's row, which everybody locks too, already keeps writers of one card apart.
@@ -22,10 +23,10 @@ BEGIN
     ON CONFLICT DO NOTHING;
 
     PERFORM 1
-    FROM (SELECT DISTINCT u.kind, u.id FROM unnest(p_kinds, p_ids) AS u(kind, id)) l
-    JOIN vitrina.promotion_targets t ON t.kind = l.kind AND t.id = l.id
-    ORDER BY t.kind, t.id
-    FOR NO KEY UPDATE OF t;
+    FROM (SELECT DISTINCT u.kind, u.id FROM unnest(p_kinds, p_ids) AS u(kind, id) ORDER BY u.kind, u.id) l
+    CROSS JOIN LATERAL (
+        SELECT FROM vitrina.promotion_targets t WHERE t.kind = l.kind AND t.id = l.id FOR NO KEY UPDATE
+    ) t;
 END
 $$;
 -- +goose StatementEnd
@@ -125,24 +126,34 @@ BEGIN
             array_agg(x.boost) FILTER (WHERE NOT x.moved), array_agg(x.id) FILTER (WHERE x.moved)
         INTO v_ids, v_row_versions, v_statuses, v_projects, v_boosts, v_moved
         FROM (
-            SELECT c.id, c.row_version, c.status, c.project_id, c.moved, coalesce(own.boost, 0) + coalesce(project.boost, 0) AS boost
+            SELECT c.*, coalesce(own.boost, 0) + c.project_boost AS boost
             FROM (
                 SELECT DISTINCT ON (b.id) b.* FROM (
-                    SELECT o.id, o.row_version, o.status, o.project_id, o.promotion_boost, o.project_id IS DISTINCT FROM a.project_id AS moved
+                    SELECT o.id, o.row_version, o.status, o.project_id, o.promotion_boost,
+                        o.project_id IS DISTINCT FROM a.project_id AS moved, coalesce(project.boost, 0) AS project_boost
                     FROM unnest(lost_objects, lost_object_projects) AS a(id, project_id)
                     JOIN catalog.property_object_cards o ON o.id = a.id
+                    LEFT JOIN LATERAL (
+                        SELECT t.boost FROM vitrina.promotion_targets t WHERE t.kind = 1 AND t.id = o.project_id OFFSET 0
+                    ) project ON true
                     UNION ALL
-                    SELECT o.id, o.row_version, o.status, o.project_id, o.promotion_boost, false
-                    FROM unnest(v_cascade) AS a(id)
+                    SELECT o.id, o.row_version, o.status, o.project_id, o.promotion_boost, false, a.boost
+                    FROM (
+                        SELECT u.id, coalesce(project.boost, 0) AS boost FROM unnest(v_cascade) AS u(id)
+                        LEFT JOIN LATERAL (
+                            SELECT t.boost FROM vitrina.promotion_targets t WHERE t.kind = 1 AND t.id = u.id OFFSET 0
+                        ) project ON true
+                    ) a
                     JOIN catalog.property_object_cards o ON o.project_id = a.id
                 ) b ORDER BY b.id, b.moved
             ) c
-            LEFT JOIN vitrina.promotion_targets own ON own.kind = 2 AND own.id = c.id
-            LEFT JOIN vitrina.promotion_targets project ON project.kind = 1 AND project.id = c.project_id
+            LEFT JOIN LATERAL (
+                SELECT t.boost, t.named FROM vitrina.promotion_targets t WHERE t.kind = 2 AND t.id = c.id OFFSET 0
+            ) own ON true
             WHERE c.status <> 'Delisted'
                 AND (c.moved OR (
                     (c.status = 'Published' OR own.named)
-                    AND c.promotion_boost IS DISTINCT FROM coalesce(own.boost, 0) + coalesce(project.boost, 0)))
+                    AND c.promotion_boost IS DISTINCT FROM coalesce(own.boost, 0) + c.project_boost))
             ORDER BY c.id
         ) x;
 
@@ -172,7 +183,9 @@ BEGIN
             SELECT c.id, c.row_version, c.status, coalesce(own.boost, 0) AS boost
             FROM unnest(lost_projects) AS a(id)
             JOIN catalog.project_cards c ON c.id = a.id
-            LEFT JOIN vitrina.promotion_targets own ON own.kind = 1 AND own.id = c.id
+            LEFT JOIN LATERAL (
+                SELECT t.boost, t.named FROM vitrina.promotion_targets t WHERE t.kind = 1 AND t.id = c.id OFFSET 0
+            ) own ON true
             WHERE c.status <> 'Delisted' AND (c.status = 'Published' OR own.named)
                 AND c.promotion_boost IS DISTINCT FROM coalesce(own.boost, 0)
             ORDER BY c.id
@@ -316,8 +329,10 @@ BEGIN
     -- state may give the same version and revision to another snapshot.
     UPDATE vitrina.contributions AS c SET active = false, version = p.version
     FROM (
-        SELECT o.purchase_id, o.kind, o.target_id FROM unnest(v_kept) AS k(id)
-        JOIN vitrina.contributions o ON o.purchase_id = k.id AND o.active
+        SELECT o.* FROM unnest(v_kept) AS k(id)
+        CROSS JOIN LATERAL (
+            SELECT a.purchase_id, a.kind, a.target_id FROM vitrina.contributions a WHERE a.purchase_id = k.id AND a.active OFFSET 0
+        ) o
         EXCEPT
         SELECT t.purchase_id, t.kind, t.target_id FROM unnest(p_target_purchases, p_target_kinds, p_target_ids, p_target_named)
             AS t(purchase_id, kind, target_id, named)
@@ -328,7 +343,10 @@ BEGIN
 
     SELECT coalesce(array_agg(c.purchase_id), '{}'), coalesce(array_agg(c.kind), '{}'), coalesce(array_agg(c.target_id), '{}')
     INTO v_touched_purchases, v_touched_kinds, v_touched_ids
-    FROM unnest(v_kept) AS k(id) JOIN vitrina.contributions c ON c.purchase_id = k.id;
+    FROM unnest(v_kept) AS k(id)
+    CROSS JOIN LATERAL (
+        SELECT a.purchase_id, a.kind, a.target_id FROM vitrina.contributions a WHERE a.purchase_id = k.id OFFSET 0
+    ) c;
     SELECT coalesce(array_agg(t.kind), '{}'), coalesce(array_agg(t.id), '{}') INTO v_kinds, v_ids
     FROM (SELECT DISTINCT u.kind, u.id FROM unnest(v_touched_kinds, v_touched_ids) AS u(kind, id) ORDER BY 1, 2) t;
 
