@@ -32,8 +32,7 @@ func sized(t *testing.T, variable string, small int) int {
 func TestEveryFactOnceThroughKillsAndReplays(t *testing.T) {
 	events := sized(t, "VITRINA_PRICE_EVENTS", 30_000)
 	s := harness.Start(t)
-	roles := []string{"--roles", "price"}
-	instances := []*harness.Instance{s.Instance("one", roles), s.Instance("two", roles)}
+	instances := []*harness.Instance{s.Instance("one", nil), s.Instance("two", nil)}
 	for _, i := range instances {
 		i.WaitReady()
 	}
