@@ -2,7 +2,8 @@ package rebuild
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -67,8 +68,11 @@ func ReplayOffsets(ctx context.Context, admin *stream.Admin, group, topic, sourc
 	wanted := func(p int32) (int64, bool) { return params.Offset, params.Partition == nil || *params.Partition == p }
 	if source == FromTime {
 		listed, err := admin.Kadm().ListOffsetsAfterMilli(ctx, params.Time.UnixMilli(), topic)
-		if err = errors.Join(err, listed.Error()); err != nil {
-			return nil, err
+		if err == nil {
+			err = listed.Error()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list the offsets of %s at %s: %w", topic, params.Time.Format(time.RFC3339), err)
 		}
 		wanted = func(p int32) (int64, bool) {
 			o, ok := listed.Lookup(topic, p)

@@ -63,7 +63,9 @@ func (e *RefusedError) Error() string { return e.Reason }
 // ErrNoDatabase says that the database in which operations are recorded cannot be used.
 var ErrNoDatabase = errors.New("PostgreSQL, where operations are recorded, cannot be used (is it reachable, and migrated with `vitrina migrate up`?)")
 
-func refuse(format string, args ...any) error { return &RefusedError{Reason: fmt.Sprintf(format, args...)} }
+func refuse(format string, args ...any) error {
+	return &RefusedError{Reason: fmt.Sprintf(format, args...)}
+}
 
 // Projections are what can be rebuilt, with their sources, the default first.
 func sources(projection string) []string {

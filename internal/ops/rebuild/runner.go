@@ -64,17 +64,31 @@ func New(cfg Config) (*Runner, error) {
 	return &Runner{cfg: cfg, holder: cfg.Instance + " " + uuid.NewString()[:8]}, nil
 }
 
+// atOnce is how many operations a runner works on at the same time: one for each projection, because one that waits for an
+// instance, or for the flag, must not hold up the others.
+const atOnce = 3
+
 // Run works on operations that nobody works on, until ctx ends, and then returns nil. A database that is away is waited for.
 func (r *Runner) Run(ctx context.Context) error {
+	var workers sync.WaitGroup
+	for n := range atOnce {
+		workers.Go(func() { r.serve(ctx, n == 0) })
+	}
+	workers.Wait()
+	return nil
+}
+
+// serve works on one operation after the other.
+func (r *Runner) serve(ctx context.Context, speaks bool) {
 	wait := backoff.New(r.cfg.Backoff)
 	for ctx.Err() == nil {
 		pause := r.cfg.Poll
 		ran, err := r.RunOne(ctx, uuid.Nil)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return
 		case err != nil:
-			if wait.Tries() == 0 { // said once: instances without a database look on
+			if speaks && wait.Tries() == 0 { // said once: an instance may have no database and need none
 				r.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "operations are not looked for", slog.String("event", "operations-wait"), slog.Any("error", err))
 			}
 			pause = max(pause, wait.Next())
@@ -86,7 +100,6 @@ func (r *Runner) Run(ctx context.Context) error {
 		}
 		sleep(ctx, pause)
 	}
-	return nil
 }
 
 // RunOne takes an operation whose lease is free (id, or any for uuid.Nil) and works on it until it ends, ctx ends or the lease is
