@@ -2,6 +2,7 @@ package codecs
 
 import (
 	"bytes"
+	"encoding/hex"
 	"math"
 	"math/big"
 	"time"
@@ -28,17 +29,10 @@ func parseGUID(b []byte) (id uuid.UUID, ok bool) {
 	if len(b) != 36 || b[8] != '-' || b[13] != '-' || b[18] != '-' || b[23] != '-' {
 		return uuid.Nil, false
 	}
-	at := 0
-	for i := range id {
-		if at == 8 || at == 13 || at == 18 || at == 23 {
-			at++
-		}
-		high, low := hexValue(b[at]), hexValue(b[at+1])
-		if high|low < 0 {
+	for _, part := range [...]struct{ to, from, until int }{{0, 0, 8}, {4, 9, 13}, {6, 14, 18}, {8, 19, 23}, {10, 24, 36}} {
+		if _, err := hex.Decode(id[part.to:], b[part.from:part.until]); err != nil {
 			return uuid.Nil, false
 		}
-		id[i] = byte(high<<4 | low)
-		at += 2
 	}
 	return id, true
 }
