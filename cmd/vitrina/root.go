@@ -30,6 +30,7 @@ type commands struct {
 	DLQ      dlqCmd      `cmd:"" name:"dlq" help:"List, show, put back and drop dead letters."`
 	Explain  explainCmd  `cmd:"" name:"explain-event" help:"Say offline what an event would do and why; exit code 1 when it breaks its contract."`
 	Check    checkCmd    `cmd:"" help:"Validate the configuration and reach every dependency; each finding says how to mend it."`
+	Verify   verifyCmd   `cmd:"" help:"Recompute what the databases should hold, compare, and mend."`
 	Backfill backfillCmd `cmd:"" help:"Load history from files."`
 	Generate generateCmd `cmd:"" help:"Make realistic event streams, to Kafka or to a file."`
 	Config   configCmd   `cmd:"" help:"Show the settings and explain them."`
