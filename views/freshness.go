@@ -3,6 +3,7 @@ package views
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/pin-marketplace/vitrina/internal/config"
@@ -24,19 +25,20 @@ type Freshness struct {
 // freshness states the lag of consumers. It never fails: a lag that nobody knows is null and the note says why.
 func (s *Service) freshness(ctx context.Context, servedBy string, roles ...string) Freshness {
 	f := Freshness{AsOf: s.clock().UTC(), ServedBy: servedBy, Lag: make(map[string]*int64, len(roles))}
-	for _, role := range roles {
-		sampler := s.samplers[role]
-		at, err := sampler.now(ctx)
-		if err != nil {
-			f.Lag[role] = nil
-			f.note("the broker does not say how many records are not finished yet")
+	unknown := false
+	for role, read := range s.ask(ctx, roles...) {
+		if read.err != nil {
+			f.Lag[role], unknown = nil, true
 			continue
 		}
-		lag := at.lag(sampler.inputs()...)
+		lag := read.lag(s.samplers[role].inputs()...)
 		f.Lag[role] = &lag
-		if at.at.Before(f.AsOf) {
-			f.AsOf = at.at.UTC()
+		if read.at.Before(f.AsOf) {
+			f.AsOf = read.at.UTC()
 		}
+	}
+	if unknown {
+		f.note("the broker does not say how many records are not finished yet")
 	}
 	for role, projection := range map[string]string{config.RolePromotion: postgres.PromotionBoost, config.RolePopularity: postgres.Popularity} {
 		if _, asked := f.Lag[role]; asked && s.rebuilding(projection) {
@@ -44,6 +46,30 @@ func (s *Service) freshness(ctx context.Context, servedBy string, roles ...strin
 		}
 	}
 	return f
+}
+
+// reading is what a sampler answered.
+type reading struct {
+	sample
+	err error
+}
+
+// ask asks the samplers of several consumers side by side: while the broker is away each of them waits.
+func (s *Service) ask(ctx context.Context, roles ...string) map[string]reading {
+	out := make(map[string]reading, len(roles))
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	for _, role := range roles {
+		wait.Go(func() {
+			var r reading
+			r.sample, r.err = s.samplers[role].now(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			out[role] = r
+		})
+	}
+	wait.Wait()
+	return out
 }
 
 func (f *Freshness) note(text string) {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -87,7 +88,12 @@ type DeadLetters struct {
 // Pipelines describes the three consumers. It never fails: what cannot be told is null.
 func (s *Service) Pipelines(ctx context.Context) *Pipelines {
 	out := &Pipelines{AsOf: s.clock().UTC(), Instance: s.instance, Pipelines: []Pipeline{}}
-	members, membersErr := s.members(ctx)
+	var members map[string][]Member
+	var membersErr error
+	var wait sync.WaitGroup
+	wait.Go(func() { members, membersErr = s.members(ctx) })
+	readings := s.ask(ctx, config.RolePromotion, config.RolePopularity, config.RolePrice)
+	wait.Wait()
 	for _, c := range config.Consumers() {
 		p := Pipeline{Consumer: c.Role, Group: c.Group, Topic: c.Topic, Members: []Member{}, Partitions: []PartitionLag{}, DLQ: DeadLetters{Topic: c.DLQ}, Retries: s.host.Retries(c.Role)}
 		if membersErr != nil {
@@ -96,7 +102,7 @@ func (s *Service) Pipelines(ctx context.Context) *Pipelines {
 			p.Members = append(p.Members, members[c.Group]...)
 		}
 		s.state(&p, membersErr == nil)
-		s.positions(ctx, &p)
+		s.positions(ctx, &p, readings[c.Role])
 		s.pending(ctx, &p)
 		out.Pipelines = append(out.Pipelines, p)
 	}
@@ -125,10 +131,9 @@ func (s *Service) state(p *Pipeline, known bool) {
 	}
 }
 
-func (s *Service) positions(ctx context.Context, p *Pipeline) {
+func (s *Service) positions(ctx context.Context, p *Pipeline, at reading) {
 	sampler := s.samplers[p.Consumer]
-	at, err := sampler.now(ctx)
-	if err != nil {
+	if at.err != nil {
 		p.problem("lag and dead letters are unknown: the broker does not say")
 		return
 	}

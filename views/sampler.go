@@ -14,7 +14,7 @@ import (
 // Bounds of asking the broker. Answers share what is younger than fresh.
 const (
 	fresh         = 250 * time.Millisecond
-	brokerTimeout = 5 * time.Second
+	brokerTimeout = 3 * time.Second
 	rateWindow    = time.Minute
 )
 
