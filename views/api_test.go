@@ -215,6 +215,31 @@ func TestAPI(t *testing.T) {
 			require.EqualValues(c, 1, *p.DLQ.Dead)
 		})
 	})
+	t.Run("dead letters", func(t *testing.T) {
+		const list, replay = "/api/v1/dead-letters?consumer=popularity", "/admin/dead-letters/replay"
+		for _, consumer := range []string{"promotion", "popularity", "price"} {
+			require.Equal(t, 200, alone.get("/api/v1/dead-letters?consumer="+consumer).status)
+		}
+		require.Equal(t, 200, alone.get(list+"&state=waiting&limit=1&since=2026-01-01T00:00:00Z").status)
+		for path, detail := range map[string]string{"/api/v1/dead-letters": "promotion, popularity or price", "/api/v1/dead-letters?consumer=x": "promotion", list + "&limit=0": "limit",
+			list + "&since=x": "since", list + "&state=x": "state", list + "&cursor=x": ""} {
+			require.Contains(t, alone.expect(t, 400, path), detail)
+		}
+		letters := value[struct{ Items []struct{ ID, Code string } }](t, alone.get(list)).Items
+		require.Len(t, letters, 1)
+		require.Equal(t, "CATALOG_SYNC_PROPERTY_OBJECT_NOT_FOUND", letters[0].Code)
+		for body, status := range map[string]int{`{}`: 422, ``: 422, `{"consumer":"popularity"}`: 422, `{"consumer":"x","all":true}`: 400, `{"consumer":"popularity","ids":["x"]}`: 400,
+			`{"consumer":"popularity","ids":["0@99999"]}`: 404, `{"konsumer":"x"}`: 400, `{"consumer":"popularity","all":true,"dryRun":true}`: 200} {
+			a := alone.call("POST", replay, body)
+			require.Equal(t, status, a.status, "%s: %s", body, a.body)
+		}
+		s.exec(`INSERT INTO catalog.property_object_cards (id, project_id, status) VALUES ($1, $2, 'Published')`, homeless, project)
+		require.Equal(t, 200, alone.call("POST", replay, `{"consumer":"popularity","ids":["`+letters[0].ID+`"]}`).status)
+		eventually(t, func(c require.TestingT) {
+			require.Equal(c, "counted", value[views.PropertyObjectView](c, alone.get("/api/v1/property-object-views/"+pending)).State)
+			require.Equal(c, 200, alone.get(list+"&state=all").status)
+		})
+	})
 	t.Run("a view that the ledger has forgotten", func(t *testing.T) {
 		s.exec(`DELETE FROM vitrina.views WHERE view_id = $1`, counted)
 		s.exec(`UPDATE vitrina.views_ledger SET pruned_before = now()`)
