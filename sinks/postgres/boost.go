@@ -20,7 +20,7 @@ import (
 type Snapshot struct {
 	PurchaseID uuid.UUID
 	State      *codecs.PurchaseState // read only; shared with the group table and the API
-	Record     *record.Record        // the original record, for a dead letter; nil when the snapshot comes from the group table
+	Record     *record.Record        // the original record, for a dead letter; ReplaceBoosts needs none
 }
 
 // BoostConfig bounds a BoostSink. Zero fields take the default named beside them.
@@ -43,7 +43,6 @@ type BoostMetrics struct {
 	Stale           func()          // a snapshot older than the stored one
 	Retry           func()          // a transaction run again after a deadlock, or cards read again after a conflict
 	CardConflicts   func(cards int) // cards read again because they moved between read and write
-	DeadLetters     func(letters int)
 	DirtyCards      func(cards int) // cards waiting for the recompute after a pass
 }
 
@@ -78,6 +77,10 @@ func NewBoostSink(pool *pgxpool.Pool, cfg BoostConfig, letters Letters, events E
 	return &BoostSink{pool: pool, cfg: cfg, letters: letters, events: events, metrics: metrics}, nil
 }
 
+// refusesAll is how many snapshots the database has to refuse, with none applied, for the catalog to be at fault and not the
+// events: a wrong constraint or trigger must not send a topic to the dead letters.
+const refusesAll = 16
+
 // Flush applies a batch; it is a batch.Flush. Each purchase's newest snapshot is applied in one transaction for the whole
 // batch, so a card that many of them reach is written once. When it returns nil, every snapshot is durable, older than
 // what is stored, or dead-lettered and acknowledged:
@@ -88,17 +91,22 @@ func NewBoostSink(pool *pgxpool.Pool, cfg BoostConfig, letters Letters, events E
 // An error is an outage. The batch may come again whatever was applied of it: equal snapshots are applied again without effect.
 func (s *BoostSink) Flush(ctx context.Context, values []Snapshot) error {
 	var letters []deadletter.Letter
+	applied, refused := 0, 0
+	var last error
 	apply := func(ctx context.Context, part []Snapshot) error {
+		if applied == 0 && refused >= refusesAll {
+			return fmt.Errorf("PostgreSQL refuses one purchase after another; check the constraints and triggers of the card tables: %s", Explain(last))
+		}
 		lost, err := s.apply(ctx, part)
+		if err == nil {
+			applied++
+		}
 		letters = append(letters, lost...)
 		return err
 	}
-	var unwritable error
 	reject := func(v Snapshot, err error) {
-		if v.Record == nil {
-			unwritable = fmt.Errorf("purchase %s version %d comes from the group table and the database refuses it: %w", v.PurchaseID, v.State.Version, err)
-			return
-		}
+		refused++
+		last = err
 		letters = append(letters, deadletter.Letter{
 			Record: v.Record, Code: codecs.CodeDatabaseRejected, Attempts: 1,
 			Reason: "PostgreSQL refuses purchase " + v.PurchaseID.String() + " for good: " + Explain(err),
@@ -107,19 +115,16 @@ func (s *BoostSink) Flush(ctx context.Context, values []Snapshot) error {
 	if err := Bisect(ctx, values, apply, reject); err != nil {
 		return fmt.Errorf("applying %d purchase snapshots: %w", len(values), err)
 	}
-	if unwritable != nil {
-		return unwritable
+	for _, l := range letters {
+		if l.Record == nil {
+			return fmt.Errorf("a snapshot without its record cannot be dead-lettered: %s", l.Reason)
+		}
 	}
 	if len(letters) == 0 {
 		return nil
 	}
 	if err := s.letters.Write(ctx, letters...); err != nil {
 		return fmt.Errorf("writing %d dead letters of the boost sink: %w", len(letters), err)
-	}
-	call(s.metrics.DeadLetters, len(letters))
-	for _, l := range letters {
-		s.events.Log(ctx, slog.LevelError, "dead-lettered", l.Reason,
-			slog.String("code", string(l.Code)), slog.String("record", l.Record.ID.String()), slog.Int("attempts", l.Attempts))
 	}
 	return nil
 }
@@ -138,7 +143,7 @@ func (s *BoostSink) apply(ctx context.Context, values []Snapshot) ([]deadletter.
 		if busy {
 			s.reportBusy(ctx, result)
 		} else {
-			letters = append(letters, s.lettersFor(ctx, round, result)...)
+			letters = append(letters, s.lettersFor(round, result)...)
 		}
 	}
 	for _, v := range stale {
@@ -210,7 +215,7 @@ func snapshotAttrs(v Snapshot) []slog.Attr {
 }
 
 // lettersFor makes one letter for each purchase of the batch that reaches a card that was lost.
-func (s *BoostSink) lettersFor(ctx context.Context, round []entry, r *applyResult) []deadletter.Letter {
+func (s *BoostSink) lettersFor(round []entry, r *applyResult) []deadletter.Letter {
 	var letters []deadletter.Letter
 	for _, e := range round {
 		i, lost := slices.BinarySearchFunc(r.LostPurchases, e.PurchaseID, compareUUID)
@@ -219,10 +224,6 @@ func (s *BoostSink) lettersFor(ctx context.Context, round []entry, r *applyResul
 		}
 		reason := fmt.Sprintf("other writers changed cards that purchase %s reaches (%s among them) each time between reading and writing them; "+
 			"its contributions are stored and the cards are queued for the recompute", e.PurchaseID, r.LostCards[i])
-		if e.Record == nil {
-			s.events.Log(ctx, slog.LevelWarn, "card-conflict", reason, snapshotAttrs(e.Snapshot)...)
-			continue
-		}
 		letters = append(letters, deadletter.Letter{
 			Record: e.Record, Code: codecs.CodeOptimisticLockConflict, Reason: reason, Attempts: 1 + s.cfg.CardRetries,
 		})

@@ -55,22 +55,22 @@ type entry struct {
 // before, so that every target which a purchase ever named gets its contribution (D27).
 func plan(values []Snapshot) (rounds [][]entry, stale []Snapshot) {
 	purchases := make(map[uuid.UUID][]entry, len(values))
-	depth := 0
 	for _, v := range values {
 		list := purchases[v.PurchaseID]
-		if n := len(list); n > 0 {
-			last := &list[n-1]
-			if compareStates(v.State, last.State) < 0 {
-				stale = append(stale, v)
-				continue
-			}
-			if remembers(v.State, last.State) {
-				*last = entry{Snapshot: v, coalesced: append(last.coalesced, last.Snapshot)}
-				continue
-			}
+		if n := len(list); n > 0 && compareStates(v.State, list[n-1].State) < 0 {
+			stale = append(stale, v)
+			continue
 		}
-		list = append(list, entry{Snapshot: v})
-		purchases[v.PurchaseID] = list
+		e := entry{Snapshot: v}
+		for n := len(list); n > 0 && remembers(v.State, list[n-1].State); n = len(list) {
+			older := list[n-1]
+			e.coalesced = append(append(older.coalesced, older.Snapshot), e.coalesced...)
+			list = list[:n-1]
+		}
+		purchases[v.PurchaseID] = append(list, e)
+	}
+	depth := 0
+	for _, list := range purchases {
 		depth = max(depth, len(list))
 	}
 	ids := slices.SortedFunc(maps.Keys(purchases), compareUUID)

@@ -20,12 +20,6 @@ import (
 	"github.com/pin-marketplace/vitrina/sinks/deadletter"
 )
 
-// failer is what testing.T and rapid.T have in common.
-type failer interface {
-	require.TestingT
-	Helper()
-}
-
 // letterBox keeps dead letters; fail, when set, is an outage of Kafka.
 type letterBox struct {
 	mu      sync.Mutex
@@ -87,8 +81,8 @@ func (b *eventBook) take(name string) []eventLine {
 
 // tally counts what the metric hooks were told.
 type tally struct {
-	mu                                               sync.Mutex
-	cards, stale, retries, conflicts, letters, dirty int
+	mu                                      sync.Mutex
+	cards, stale, retries, conflicts, dirty int
 }
 
 func (c *tally) hooks() BoostMetrics {
@@ -100,7 +94,7 @@ func (c *tally) hooks() BoostMetrics {
 		}
 	}
 	return BoostMetrics{
-		CardsRecomputed: add(&c.cards), CardConflicts: add(&c.conflicts), DeadLetters: add(&c.letters),
+		CardsRecomputed: add(&c.cards), CardConflicts: add(&c.conflicts),
 		Stale: func() { add(&c.stale)(1) }, Retry: func() { add(&c.retries)(1) },
 		DirtyCards: func(n int) {
 			c.mu.Lock()

@@ -110,7 +110,7 @@ func configure(cfg *pgx.ConnConfig, opts PoolOptions) {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: time.Second}
 	}
 	if opts.Tracer != nil {
-		cfg.Tracer = otelpgx.NewTracer(otelpgx.WithTracerProvider(opts.Tracer), otelpgx.WithTrimSQLInSpanName(), otelpgx.WithDisableAcquireTracer())
+		cfg.Tracer = otelpgx.NewTracer(otelpgx.WithTracerProvider(opts.Tracer), otelpgx.WithDisableAcquireTracer())
 	}
 }
 

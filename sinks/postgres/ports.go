@@ -7,7 +7,7 @@ import (
 	"github.com/pin-marketplace/vitrina/sinks/deadletter"
 )
 
-// Letters writes dead letters: nil means that all in-sync replicas have them. *deadletter.Writer is one.
+// Letters writes dead letters, counts and logs them: nil means that all in-sync replicas have them. *deadletter.Writer is one.
 type Letters interface {
 	Write(ctx context.Context, letters ...deadletter.Letter) error
 }

@@ -77,7 +77,8 @@ func (s *BoostSink) Reconcile(ctx context.Context) (Report, error) {
 			return r, err
 		}
 	}
-	return r, s.finish(ctx, &r, start, "reconciled")
+	err := s.finish(ctx, &r, start, "reconciled")
+	return r, err
 }
 
 // Sweep looks at every target and card and mends what differs, whatever made it so. It reads in steps without locks and
@@ -98,7 +99,8 @@ func (s *BoostSink) Sweep(ctx context.Context) (Report, error) {
 	if err := s.sweep(ctx, &r); err != nil {
 		return r, err
 	}
-	return r, s.finish(ctx, &r, start, "swept")
+	err := s.finish(ctx, &r, start, "swept")
+	return r, err
 }
 
 // watchTriggers puts the triggers back where they are missing, and says so when some cannot be.

@@ -15,16 +15,16 @@ import (
 type Fault int
 
 const (
-	// Outage: the database could not do it now (connection, timeout, resources, missing table): the batch comes again
+	// Outage is a database that could not do it now (connection, timeout, resources, missing table): the batch comes again
 	// after the backoff.
 	Outage Fault = iota
-	// Collision: the transaction lost against another one (40001, 40P01): tried again at once.
+	// Collision is a transaction that lost against another one (40001, 40P01): tried again at once.
 	Collision
-	// Rejected: the data are refused for good (SQLSTATE classes 22 and 23): retrying cannot help (design, section 12, rule 12).
+	// Rejected are data that are refused for good (SQLSTATE classes 22 and 23): retrying cannot help (design, section 12, rule 12).
 	Rejected
-	// Fenced: the projection is closed or has another epoch (design E6).
+	// Fenced is a projection that is closed or has another epoch (design E6).
 	Fenced
-	// Slow: the server's statement timeout ended it: a smaller batch may do.
+	// Slow is a statement that the server's timeout ended: a smaller batch may do.
 	Slow
 )
 
