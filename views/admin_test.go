@@ -61,7 +61,7 @@ func TestAdministrationIsAsDocumented(t *testing.T) {
 		"empty":          {i, "POST", path, `{}`, 422},
 		"unknown":        {i, "POST", path, `{"projection":"prices"}`, 400},
 		"wrong source":   {i, "POST", path, `{"projection":"popularity","from":"table"}`, 400},
-		"unknown field":  {i, "POST", path, `{"projektion":"popularity"}`, 400},
+		"unknown field":  {i, "POST", path, `{"projections":"popularity"}`, 400},
 		"no JSON":        {i, "POST", path, `{`, 400},
 		"another one":    {i, "POST", path, `{"projection":"popularity","from":"topic"}`, 409},
 		"flag off":       {s.administration(nil, false), "POST", path, `{"projection":"promotion-boost"}`, 409},
