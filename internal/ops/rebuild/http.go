@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -65,8 +66,12 @@ func (a API) rebuild(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a API) operation(w http.ResponseWriter, r *http.Request) {
-	id, err := uuid.Parse(r.PathValue("id"))
-	if err != nil || len(r.PathValue("id")) != 36 {
+	text := r.PathValue("id")
+	if strings.HasPrefix(text, "{") && strings.HasSuffix(text, "}") { // D18
+		text = text[1 : len(text)-1]
+	}
+	id, err := uuid.Parse(text)
+	if err != nil || len(text) != 36 {
 		httpserver.WriteProblem(w, r, http.StatusBadRequest, "the id of an operation is 8-4-4-4-12 hexadecimal digits, as in the Location of the answer that made it")
 		return
 	}
