@@ -173,7 +173,7 @@ func (r *run) file(ctx context.Context, file string) (err error) {
 // openState finds what a former run has done with the same content.
 func (r *run) openState() error {
 	dir := filepath.Join(r.cfg.StateDir, "backfill")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("make the directory of checkpoints: %w", err)
 	}
 	key := sha256.Sum256([]byte(r.report.SHA256 + "\n" + r.cfg.Target))

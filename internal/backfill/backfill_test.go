@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/big"
 	"os"
@@ -72,7 +71,7 @@ func config(t testing.TB) Config {
 		Backoff: backoff.Config{Min: time.Millisecond, Max: 2 * time.Millisecond}}
 }
 
-func discard() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func write(t testing.TB, name, content string) string {
 	t.Helper()

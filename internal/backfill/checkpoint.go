@@ -86,7 +86,7 @@ type rejects struct {
 
 // openRejects goes on after what the checkpoint knows of: lines behind it belong to a chunk that is done again.
 func openRejects(path string, size int64) (*rejects, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the report of rejected rows: %w", err)
 	}

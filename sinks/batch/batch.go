@@ -133,7 +133,7 @@ func (b *Batcher[T]) Submit(ctx context.Context, item Item[T]) error {
 			return context.Cause(ctx)
 		}
 		if item.Session != nil && item.Session.Err() != nil {
-			return context.Cause(item.Session)
+			return context.Cause(item.Session) //nolint:contextcheck // the session is another lifetime than the call, on purpose
 		}
 		space, err := b.offer(item)
 		if err != nil || space == nil {
@@ -142,7 +142,7 @@ func (b *Batcher[T]) Submit(ctx context.Context, item Item[T]) error {
 		select {
 		case <-space:
 		case <-ctx.Done():
-		case <-doneOf(item.Session):
+		case <-doneOf(item.Session): //nolint:contextcheck // as above
 		}
 	}
 }

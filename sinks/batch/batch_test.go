@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -344,7 +343,7 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 	} {
 		cfg := config()
 		change(&cfg)
-		_, err := New(cfg, newDB().flush, slog.New(slog.NewTextHandler(io.Discard, nil)), Metrics{})
+		_, err := New(cfg, newDB().flush, slog.New(slog.DiscardHandler), Metrics{})
 		require.ErrorContains(t, err, name)
 	}
 }

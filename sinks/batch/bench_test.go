@@ -2,7 +2,6 @@ package batch
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -15,7 +14,7 @@ import (
 func BenchmarkThroughput(b *testing.B) {
 	type value [4]uint64
 	cfg := Config{Name: "bench", MaxItems: 5000, MaxWait: 100 * time.Millisecond, Buffer: 20000, DrainTimeout: time.Second, Backoff: backoff.Default()}
-	batcher, err := New(cfg, func(context.Context, []value) error { return nil }, slog.New(slog.NewTextHandler(io.Discard, nil)), Metrics{})
+	batcher, err := New(cfg, func(context.Context, []value) error { return nil }, slog.New(slog.DiscardHandler), Metrics{})
 	if err != nil {
 		b.Fatal(err)
 	}

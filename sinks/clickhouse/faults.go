@@ -82,7 +82,7 @@ type meaning struct {
 }
 
 // meanings by exception code (src/Common/ErrorCodes.cpp of ClickHouse).
-var meanings = map[int32]meaning{
+var meanings = map[int32]meaning{ //nolint:gochecknoglobals // a table that nothing writes
 	516: {LoginRefused, "ClickHouse refuses the login: check user and password in clickhouse.dsn"},
 	192: {LoginRefused, "ClickHouse does not know the user of clickhouse.dsn"},
 	193: {LoginRefused, "ClickHouse refuses the password in clickhouse.dsn"},
@@ -132,7 +132,7 @@ var meanings = map[int32]meaning{
 }
 
 // rejections are the codes by which the server refuses a row for its values.
-var rejections = []int32{
+var rejections = []int32{ //nolint:gochecknoglobals // a list that nothing writes
 	469, // VIOLATED_CONSTRAINT
 	407, // DECIMAL_OVERFLOW
 	69,  // ARGUMENT_OUT_OF_BOUND

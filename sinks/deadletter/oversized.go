@@ -77,7 +77,7 @@ func (w *Writer) grow(ctx context.Context, need int) error {
 		}
 	}
 	w.logger.Warn("the dead-letter topic was too small for a letter; its limit has been raised",
-		"event", "dlq-topic-raised", "topic", w.cfg.Topic, slog.Int(maxMessageBytes, need))
+		slog.String("event", "dlq-topic-raised"), slog.String("topic", w.cfg.Topic), slog.Int(maxMessageBytes, need))
 	return nil
 }
 

@@ -47,8 +47,9 @@ func (s Step) length() string {
 		return "7"
 	case Year:
 		return "4"
+	default:
+		return "10"
 	}
-	return "10"
 }
 
 // Query asks for one series. Facts count from From to To, both included; a zero bound is none.

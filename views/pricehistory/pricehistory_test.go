@@ -2,6 +2,7 @@ package pricehistory
 
 import (
 	"context"
+	"errors"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -309,7 +310,7 @@ func TestSeriesEqualTheModel(t *testing.T) {
 			}
 			points, growthWant := m.series(q)
 			got, err := s.Series(context.Background(), q)
-			if err == ErrNotFound && len(points) == 0 {
+			if errors.Is(err, ErrNotFound) && len(points) == 0 {
 				continue
 			}
 			if err != nil {

@@ -38,7 +38,7 @@ func newEnv(t *testing.T) *env {
 	cfg := config.Default()
 	cfg.Kafka.Brokers, cfg.Postgres.DSN, cfg.ClickHouse.DSN = devtest.Embedded(t), config.Secret(devtest.Postgres(t)), config.Secret(devtest.ClickHouse(t))
 	cfg.HTTP.AdminToken, cfg.Instance.ID = "0123456789abcdef0123456789abcdef", "i"
-	home, err := os.MkdirTemp(".", ".check-state-") // not below /tmp
+	home, err := os.MkdirTemp(".", ".check-state-") //nolint:usetesting // not below /tmp, which check warns about
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(home)) })
 	cfg.State.Dir = filepath.Join(home, "made", "later")
@@ -110,6 +110,7 @@ func TestCheckFindsWhatIsWrong(t *testing.T) {
 
 	rows, err := e.db.QueryContext(t.Context(), `SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 'catalog.property_object_cards'::regclass AND NOT indisprimary`)
 	require.NoError(t, err)
+	defer func() { require.NoError(t, rows.Close()) }()
 	var names []string
 	for rows.Next() {
 		var name string
@@ -117,7 +118,6 @@ func TestCheckFindsWhatIsWrong(t *testing.T) {
 		names = append(names, name)
 	}
 	require.NoError(t, rows.Err())
-	require.NoError(t, rows.Close())
 	for _, name := range names {
 		e.exec(`DROP INDEX ` + name)
 	}

@@ -356,8 +356,8 @@ func (s *Service) putBack(ctx context.Context, client *kgo.Client, req Request, 
 		why := fmt.Sprintf("it has come back %d times (dead_letters.max_returns)", s.MaxReturns)
 		err := errors.Join(s.note(bound, t, StateReplayed, req.By, req.Reason, done, func(l *Letter) int { return l.Returns + 1 }),
 			s.note(bound, t, StateParked, req.By, why, parked, func(l *Letter) int { return l.Returns }))
-		if failed = errors.Join(failed, err); err != nil {
-			return failed
+		if err != nil {
+			return errors.Join(failed, err)
 		}
 	}
 	for _, l := range done {

@@ -60,7 +60,7 @@ func Event(rec *record.Record, o Options) (*Result, error) {
 		r.Code, r.Field, r.Reason = string(fault.Code), fault.Field, fault.Reason
 		r.Outcome = "dead letter"
 		r.do("the record goes to %s as it is, with x-dlq-error-code %s; the partition goes on behind it", c.DLQ, fault.Code)
-		return r, nil
+		return r, nil //nolint:nilerr // a fault of the event is the answer, not a failure
 	}
 	r.Valid = true
 	return r, nil
