@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -162,7 +161,7 @@ func (p *play) check() {
 }
 
 func (p *play) run(t *testing.T, script []step) error {
-	b, err := New(p.cfg, p.flush, slog.New(slog.NewTextHandler(io.Discard, nil)), Metrics{})
+	b, err := New(p.cfg, p.flush, slog.New(slog.DiscardHandler), Metrics{})
 	if err != nil {
 		return err
 	}

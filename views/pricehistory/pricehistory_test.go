@@ -2,8 +2,8 @@ package pricehistory
 
 import (
 	"context"
-	"errors"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"sort"

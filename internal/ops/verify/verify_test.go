@@ -109,13 +109,13 @@ func TestVerifyFindsAndMends(t *testing.T) {
 	e.exec(`INSERT INTO catalog.project_cards (id, status) VALUES ($1, 'Published')`, id(1))
 	for i := range n {
 		e.exec(`INSERT INTO catalog.property_object_cards (id, project_id, status) VALUES ($1, $2, 'Published')`, id(100+i), id(1))
-		e.send(config.TopicPurchaseChanged, id(200+i), fmt.Sprintf(`{"EventId":"%s","ContractVersion":1,"Payload":{"PurchaseId":"%s","Targets":[{"TargetKind":"PropertyObject","TargetId":"%s"},{"TargetKind":"Project","TargetId":"%s"}],"BoostWeight":5,"Status":"Active","EndsAt":"2027-12-31T23:59:59Z","Version":3,"TenantId":"%s"}}`,
+		e.send(config.TopicPurchaseChanged, id(200+i), fmt.Sprintf(`{"EventId":%q,"ContractVersion":1,"Payload":{"PurchaseId":%q,"Targets":[{"TargetKind":"PropertyObject","TargetId":%q},{"TargetKind":"Project","TargetId":%q}],"BoostWeight":5,"Status":"Active","EndsAt":"2027-12-31T23:59:59Z","Version":3,"TenantId":%q}}`,
 			uuid.New(), id(200+i), id(100+i), id(1), id(9)))
 		for v := range 3 {
-			e.send(config.TopicViewEnded, id(1000+10*i+v), fmt.Sprintf(`{"EventId":"%s","ContractVersion":1,"Payload":{"PropertyObjectViewId":"%s","PropertyObjectId":"%s","SessionId":"%s","AnonymousId":"%s","UserId":null,"ViewSource":"Catalog","ViewedAt":"2026-11-30T10:00:00Z","LastActivityAt":"2026-11-30T10:00:42Z","DurationSeconds":42,"FilterSnapshot":null}}`,
+			e.send(config.TopicViewEnded, id(1000+10*i+v), fmt.Sprintf(`{"EventId":%q,"ContractVersion":1,"Payload":{"PropertyObjectViewId":%q,"PropertyObjectId":%q,"SessionId":%q,"AnonymousId":%q,"UserId":null,"ViewSource":"Catalog","ViewedAt":"2026-11-30T10:00:00Z","LastActivityAt":"2026-11-30T10:00:42Z","DurationSeconds":42,"FilterSnapshot":null}}`,
 				uuid.New(), id(1000+10*i+v), id(100+i), id(7), id(8)))
 		}
-		e.send(config.TopicPriceChanged, id(100+i), fmt.Sprintf(`{"EventId":"%s","ContractVersion":1,"TenantId":"%s","Payload":{"PropertyObjectId":"%s","DeveloperId":"%s","ProjectId":"%s","BuildingId":1,"LayoutGroupId":1,"LayoutId":1,"AreaTotal":50,"OldPrice":null,"NewPrice":"100.00","CurrencyId":643,"CurrencySnapshot":{"CurrencyId":643,"IsoCode":"RUB","Name":"r","Sign":"r"},"ChangedAt":"2026-11-%02dT00:00:00Z","Source":"Talent","Version":1}}`,
+		e.send(config.TopicPriceChanged, id(100+i), fmt.Sprintf(`{"EventId":%q,"ContractVersion":1,"TenantId":%q,"Payload":{"PropertyObjectId":%q,"DeveloperId":%q,"ProjectId":%q,"BuildingId":1,"LayoutGroupId":1,"LayoutId":1,"AreaTotal":50,"OldPrice":null,"NewPrice":"100.00","CurrencyId":643,"CurrencySnapshot":{"CurrencyId":643,"IsoCode":"RUB","Name":"r","Sign":"r"},"ChangedAt":"2026-11-%02dT00:00:00Z","Source":"Talent","Version":1}}`,
 			id(5000+i), id(9), id(100+i), id(9), id(1), i+1))
 	}
 	e.send(config.TopicViewEnded, id(1999), fmt.Sprintf(`{"EventId":"%s","ContractVersion":1,"Payload":{"PropertyObjectViewId":"%s","PropertyObjectId":"%s","SessionId":"%s","AnonymousId":"%s","UserId":null,"ViewSource":"Catalog","ViewedAt":"2026-11-30T10:00:00Z","LastActivityAt":"2026-11-30T10:00:42Z","DurationSeconds":42}}`,
