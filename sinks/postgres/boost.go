@@ -33,7 +33,7 @@ type BoostConfig struct {
 	Timeout time.Duration
 	// CardRetries is how often a card whose row version moved is read and written again at once: 3 by the specification.
 	CardRetries int
-	// Step is how many cards one transaction of the recompute takes, and how many rows one query of the sweep reads: 1000.
+	// Step is how many cards one transaction of the recompute takes, and how many rows one query of the sweep reads: 2000.
 	Step int
 }
 
@@ -73,7 +73,7 @@ func NewBoostSink(pool *pgxpool.Pool, cfg BoostConfig, letters Letters, events E
 	}
 	cfg.Timeout = orDefault(cfg.Timeout, 30*time.Second)
 	cfg.CardRetries = orDefault(cfg.CardRetries, 3)
-	cfg.Step = orDefault(cfg.Step, 1000)
+	cfg.Step = orDefault(cfg.Step, 2000)
 	return &BoostSink{pool: pool, cfg: cfg, letters: letters, events: events, metrics: metrics}, nil
 }
 
