@@ -5,10 +5,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"slices"
 	"testing"
 	"time"
 
@@ -355,7 +355,7 @@ func TestATryWritesOnlyWhatIsNotWritten(t *testing.T) {
 	r := start(t, 0)
 	first := []*parcel{{letter: letter(1, "v"), session: t.Context()}, {letter: letter(2, "v"), session: t.Context()}}
 	require.NoError(t, r.flush(t.Context(), first))
-	again := slices.Concat(first, []*parcel{&parcel{letter: letter(3, "v"), session: t.Context()}}) // the one whose failure brought the batch back
+	again := slices.Concat(first, []*parcel{{letter: letter(3, "v"), session: t.Context()}}) // the one whose failure brought the batch back
 	require.NoError(t, r.flush(t.Context(), again))
 	require.Equal(t, 3, r.count(t))
 	require.EqualValues(t, 3, r.written.Load())
