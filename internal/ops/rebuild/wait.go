@@ -81,12 +81,13 @@ func (w *work) catchUpLoop(ctx context.Context, c config.Consumer) error {
 }
 
 func (w *work) caughtUp(ctx context.Context, c config.Consumer, topic string, to []int64) error {
-	total := int64(0)
+	total, before, lonely := int64(0), int64(-1), false
 	for looks := 0; ; looks++ {
-		done, left, err := w.cfg.Admin.CaughtUp(ctx, c.Group, map[string][]int64{topic: to})
+		done, left, err := w.toGo(ctx, c.Group, topic, to, before)
 		if err != nil {
 			return err
 		}
+		before = left
 		if done {
 			w.show(total, total, "group %s has caught up with %s", c.Group, topic)
 			return nil
@@ -97,13 +98,13 @@ func (w *work) caughtUp(ctx context.Context, c config.Consumer, topic string, to
 			if err != nil {
 				return err
 			}
-			if len(who) == 0 {
-				w.show(total-left, total, "waits for an instance that consumes %s: group %s has no member (vitrina run)", topic, c.Group)
-				sleep(ctx, w.cfg.Pause)
-				continue
-			}
+			lonely = len(who) == 0
 		}
-		w.show(total-left, total, "group %s has %d offsets of %s to go", c.Group, left, topic)
+		if lonely {
+			w.show(total-left, total, "waits for an instance that consumes %s: group %s has no member (vitrina run)", topic, c.Group)
+		} else {
+			w.show(total-left, total, "group %s has %d offsets of %s to go", c.Group, left, topic)
+		}
 		sleep(ctx, w.cfg.Pause)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -118,4 +119,25 @@ func (w *work) caughtUp(ctx context.Context, c config.Consumer, topic string, to
 			}
 		}
 	}
+}
+
+// toGo says how many offsets the group has still to go. Whether records are left there at all is asked only when nothing has moved
+// since the look before: it reads from the topic.
+func (w *work) toGo(ctx context.Context, group, topic string, to []int64, before int64) (done bool, left int64, err error) {
+	positions, err := w.cfg.Admin.GroupPositions(ctx, group, topic)
+	if err != nil {
+		return false, 0, err
+	}
+	for p, end := range to {
+		if p >= len(positions[topic]) {
+			return false, 0, fmt.Errorf("topic %s has no partition %d any more", topic, p)
+		}
+		at := positions[topic][p]
+		left += max(0, end-max(at.Start, at.Committed))
+	}
+	if left == 0 || left != before {
+		return left == 0, left, nil
+	}
+	done, _, err = w.cfg.Admin.CaughtUp(ctx, group, map[string][]int64{topic: to})
+	return done, left, err
 }
