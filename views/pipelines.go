@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/pin-marketplace/vitrina/internal/config"
+	"github.com/pin-marketplace/vitrina/internal/ops/dlq"
 	"github.com/pin-marketplace/vitrina/internal/stream"
 	"github.com/pin-marketplace/vitrina/sinks/postgres"
 )
@@ -103,6 +104,7 @@ func (s *Service) Pipelines(ctx context.Context) *Pipelines {
 		}
 		s.state(&p, membersErr == nil)
 		s.positions(ctx, &p, readings[c.Role])
+		s.handled(ctx, &p, readings[c.Role])
 		s.pending(ctx, &p)
 		out.Pipelines = append(out.Pipelines, p)
 	}
@@ -149,6 +151,29 @@ func (s *Service) positions(ctx context.Context, p *Pipeline, at reading) {
 	}
 	if received, finished, ok := sampler.rates(ctx); ok {
 		p.Rates = &Rates{ReceivedPerSecond: round(received), FinishedPerSecond: round(finished)}
+	}
+}
+
+// handled takes the letters that were put back or dropped off the depth: they stay in their topic until its retention ends.
+func (s *Service) handled(ctx context.Context, p *Pipeline, at reading) {
+	if p.DLQDepth == nil || *p.DLQDepth == 0 {
+		return
+	}
+	err := s.withDatabase(ctx, func() error {
+		topics, err := s.admin.Topics(ctx, p.DLQ.Topic)
+		if err != nil {
+			return err
+		}
+		var from, to []int64
+		for _, pos := range at.topics[p.DLQ.Topic] {
+			from, to = append(from, pos.Start), append(to, pos.End)
+		}
+		n, err := dlq.Handled(ctx, s.pool, topics[p.DLQ.Topic].ID, from, to)
+		*p.DLQDepth = max(0, *p.DLQDepth-n)
+		return err
+	})
+	if err != nil {
+		p.problem("how many dead letters were put back or dropped is unknown: dlqDepth counts them too")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pin-marketplace/vitrina/internal/stream"
+	"github.com/pin-marketplace/vitrina/sinks/postgres"
 )
 
 // Service works on the dead letters of all consumers. It is safe for concurrent use. All fields but Hashers are required.
@@ -111,20 +112,27 @@ func (s *Service) Depth(ctx context.Context, name string) (int64, error) {
 		return 0, err
 	}
 	var depth int64
-	var partitions []int32
-	var from, to []int64
+	from, to := make([]int64, len(t.bounds)), make([]int64, len(t.bounds))
 	for p, b := range t.bounds {
 		depth += b.to - b.from
-		partitions, from, to = append(partitions, p), append(from, b.from), append(to, b.to)
+		if int(p) < len(from) {
+			from[p], to[p] = b.from, b.to
+		}
 	}
+	handled, err := Handled(ctx, s.Pool, t.id, from, to)
+	return depth - handled, err
+}
+
+// Handled is how many of the letters between the given offsets of each partition were put back or dropped.
+func Handled(ctx context.Context, q postgres.Querier, topic stream.TopicID, from, to []int64) (int64, error) {
 	var handled int64
-	err = s.Pool.QueryRow(ctx, `SELECT count(*) FROM vitrina.dead_letter_actions AS a
-		JOIN unnest($2::integer[], $3::bigint[], $4::bigint[]) AS i (p, f, t) ON a."partition" = i.p AND a."offset" >= i.f AND a."offset" < i.t
-		WHERE a.topic_id = $1 AND a.action IN ('replayed', 'dropped')`, [16]byte(t.id), partitions, from, to).Scan(&handled)
+	err := q.QueryRow(ctx, `SELECT count(*) FROM unnest($2::bigint[], $3::bigint[]) WITH ORDINALITY AS i (f, t, p)
+		JOIN vitrina.dead_letter_actions AS a ON a.topic_id = $1 AND a."partition" = i.p - 1 AND a."offset" >= i.f AND a."offset" < i.t
+		WHERE a.action IN ('replayed', 'dropped')`, [16]byte(topic), from, to).Scan(&handled)
 	if err != nil {
-		return 0, fmt.Errorf("count the handled letters of %s: %w", name, err)
+		return 0, fmt.Errorf("count the handled dead letters: %w", err)
 	}
-	return depth - handled, nil
+	return handled, nil
 }
 
 // BusyError says that somebody else works on the letters of a topic.
