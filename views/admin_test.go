@@ -91,7 +91,7 @@ func TestAdministrationIsAsDocumented(t *testing.T) {
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Authorization", "Bearer t0ken")
 	a := i.answer(r)
-	require.Equal(t, 415, a.status)
+	require.Equal(t, 400, a.status)
 	require.NoError(t, i.document(r, a))
 }
 

@@ -123,8 +123,13 @@ func priceQuery(r *http.Request) (pricehistory.Query, error) {
 	if q.From, err = instant(values.Get("from"), "from"); err != nil {
 		return q, err
 	}
-	q.To, err = instant(values.Get("to"), "to")
-	return q, err
+	if q.To, err = instant(values.Get("to"), "to"); err != nil {
+		return q, err
+	}
+	if !q.From.IsZero() && !q.To.IsZero() && q.From.After(q.To) {
+		return q, badRequest("from (%s) lies after to (%s)", shown(values.Get("from")), shown(values.Get("to")))
+	}
+	return q, nil
 }
 
 // instant reads an RFC 3339 time; an empty one is no bound.

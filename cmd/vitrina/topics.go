@@ -40,7 +40,7 @@ func (topicsPlanCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := a.printFindings(findings, "every topic is as it should be"); err != nil {
+	if err := a.printFindings(findings, "every topic is as it should be", "PROBLEM", "FIX"); err != nil {
 		return err
 	}
 	if len(findings) > 0 {
@@ -56,7 +56,7 @@ func (topicsApplyCmd) Run(a *app) error {
 		return err
 	}
 	done, err := applyTopics(a.ctx, cfg)
-	if printErr := a.printFindings(done, "nothing to do"); printErr != nil {
+	if printErr := a.printFindings(done, "nothing to do", "WAS", "DONE"); printErr != nil {
 		return printErr
 	}
 	return err
@@ -101,7 +101,7 @@ func (a *app) planTopics() ([]stream.Finding, *config.Config, error) {
 	return findings, cfg, nil
 }
 
-func (a *app) printFindings(findings []stream.Finding, none string) error {
+func (a *app) printFindings(findings []stream.Finding, none, problem, fix string) error {
 	if len(findings) == 0 && a.globals.Output != "json" {
 		_, err := fmt.Fprintln(a.stdout, none)
 		return err
@@ -113,5 +113,5 @@ func (a *app) printFindings(findings []stream.Finding, none string) error {
 	for _, f := range findings {
 		rows = append(rows, []string{f.Topic, string(f.Kind), f.Problem, f.Fix})
 	}
-	return a.print(findings, []string{"TOPIC", "KIND", "PROBLEM", "FIX"}, rows)
+	return a.print(findings, []string{"TOPIC", "KIND", problem, fix}, rows)
 }

@@ -30,9 +30,15 @@ func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream
 	if err != nil {
 		return pipeline{}, nil, err
 	}
+	health := a.health(c.Role)
 	batcher, err := batch.New(batchConfig(a.cfg, "views sink", a.cfg.Popularity.BatchRows, a.cfg.Popularity.BatchInterval), a.flushViews(sink), a.deps.Logger, batch.Metrics{
-		Retry:   m.Retries.Inc,
-		Flushed: func(items int, _ time.Duration) { m.BatchSize.Observe(float64(items)) },
+		Retry:     m.Retries.Inc,
+		Failed:    health.failed,
+		Abandoned: func(int) { health.well() },
+		Flushed: func(items int, _ time.Duration) {
+			health.well()
+			m.BatchSize.Observe(float64(items))
+		},
 	})
 	if err != nil {
 		return pipeline{}, nil, err

@@ -44,7 +44,12 @@ func (a *App) buildPrice(context.Context, int64) (pipeline, *stream.Runtime, err
 		}
 		return sink.Flush(ctx, rows)
 	}
-	batcher, err := batch.New(batchConfig(a.cfg, "fact sink", a.cfg.Price.BatchRows, a.cfg.Price.BatchInterval), flush, a.deps.Logger, batch.Metrics{Retry: m.Retries.Inc})
+	health := a.health(c.Role)
+	batcher, err := batch.New(batchConfig(a.cfg, "fact sink", a.cfg.Price.BatchRows, a.cfg.Price.BatchInterval), flush, a.deps.Logger, batch.Metrics{
+		Retry: m.Retries.Inc, Failed: health.failed,
+		Abandoned: func(int) { health.well() },
+		Flushed:   func(int, time.Duration) { health.well() },
+	})
 	if err != nil {
 		return pipeline{}, nil, err
 	}

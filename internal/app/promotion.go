@@ -44,9 +44,15 @@ func (a *App) buildPromotion(_ context.Context, epoch int64) (pipeline, *stream.
 		span.End(ctx, err, "postgresql", "UPSERT vitrina.contributions", "UPDATE catalog.property_object_cards, catalog.project_cards")
 		return err
 	}
+	health := a.health(c.Role)
 	batcher, err := batch.New(batchConfig(a.cfg, "boost sink", a.cfg.Promotion.BatchRows, a.cfg.Promotion.BatchInterval), flush, a.deps.Logger, batch.Metrics{
-		Retry:   m.Retries.Inc,
-		Flushed: func(items int, _ time.Duration) { m.BatchSize.Observe(float64(items)) },
+		Retry:     m.Retries.Inc,
+		Failed:    health.failed,
+		Abandoned: func(int) { health.well() },
+		Flushed: func(items int, _ time.Duration) {
+			health.well()
+			m.BatchSize.Observe(float64(items))
+		},
 	})
 	if err != nil {
 		return pipeline{}, nil, err
@@ -81,22 +87,34 @@ func (a *App) recompute(ctx context.Context, sink *postgres.BoostSink) {
 	defer reconcile.Stop()
 	sweep := time.NewTicker(a.cfg.Promotion.SweepInterval)
 	defer sweep.Stop()
-	pass := func(name string, do func(context.Context) (postgres.Report, error)) {
+	pass := func(name string, do func(context.Context) (postgres.Report, error)) postgres.Report {
 		started := time.Now()
-		_, err := do(ctx)
+		report, err := do(ctx)
 		a.promotion.ReconcileDuration.Observe(float64(time.Since(started).Milliseconds()))
 		if err != nil && ctx.Err() == nil {
 			a.deps.Logger.LogAttrs(ctx, slog.LevelWarn, "a recompute of boosts failed and is tried again at the next interval",
 				slog.String("event", "recompute-failed"), slog.String("pass", name), slog.Any("error", err))
 		}
+		return report
 	}
-	pass("cursor", sink.Reconcile)
+	// Where no trigger notes the changes of cards (a role without the TRIGGER privilege, views that cannot be followed), only a
+	// sweep finds them; it then runs as often as the cursor would, but for no more than a tenth of the time.
+	var swept time.Time
+	var took time.Duration
+	cursor := func() {
+		if r := pass("cursor", sink.Reconcile); r.Blind != "" && time.Since(swept) > 10*took {
+			started := time.Now()
+			pass("sweep", sink.Sweep)
+			swept, took = time.Now(), time.Since(started)
+		}
+	}
+	cursor()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-reconcile.C:
-			pass("cursor", sink.Reconcile)
+			cursor()
 		case <-sweep.C:
 			pass("sweep", sink.Sweep)
 		}

@@ -32,6 +32,7 @@ type role struct {
 
 	mu     sync.Mutex
 	status RoleStatus
+	health sinkHealth
 }
 
 // RoleStatus is what a role says about itself.
@@ -166,6 +167,44 @@ func (r *role) Status() RoleStatus {
 	if runtime := r.current.Load(); runtime != nil {
 		state := runtime.State()
 		s.Stream, s.State, s.Reason, s.Ready = &state, string(state.Phase), state.Reason, state.Ready()
+		if trouble := r.health.trouble(time.Now()); trouble != "" && s.Ready {
+			s.State, s.Reason, s.Ready = "waiting", trouble, false
+		}
 	}
 	return s
+}
+
+// unwellAfter is how long a sink's tries may fail before its role is not ready: a restart of a database is shorter.
+const unwellAfter = 10 * time.Second
+
+// sinkHealth says whether a role's sink gets its work done. A sink without work is well.
+type sinkHealth struct {
+	mu    sync.Mutex
+	since time.Time // first failure in a row; zero while well
+	cause string
+}
+
+func (h *sinkHealth) failed(err error, _, _ int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.since.IsZero() {
+		h.since = time.Now()
+	}
+	h.cause = err.Error()
+}
+
+func (h *sinkHealth) well() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.since, h.cause = time.Time{}, ""
+}
+
+// trouble is why the sink is not well, or nothing.
+func (h *sinkHealth) trouble(now time.Time) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.since.IsZero() || now.Sub(h.since) < unwellAfter {
+		return ""
+	}
+	return "its sink has failed since " + h.since.UTC().Format(time.RFC3339) + " and tries again: " + h.cause
 }

@@ -99,13 +99,13 @@ func (a artifact) fetchLocked(ctx context.Context, opts Options, cache, dir stri
 		return err
 	}
 	begin := time.Now()
-	opts.logger().Info("downloading "+a.what, slog.String("event", "devstack_download"), slog.String("into", dir))
+	opts.logger().Info("downloading "+a.what, slog.String("event", "devstack-download"), slog.String("into", dir))
 	if err := a.fetch(ctx, temp); err != nil {
 		return errors.Join(err, os.RemoveAll(temp))
 	}
 	if err := os.Rename(temp, dir); err != nil {
 		return fmt.Errorf("put the download in its place: %w", err)
 	}
-	opts.logger().Info("downloaded "+a.what, slog.String("event", "devstack_downloaded"), slog.Duration("took", time.Since(begin)))
+	opts.logger().Info("downloaded "+a.what, slog.String("event", "devstack-downloaded"), slog.Duration("took", time.Since(begin)))
 	return nil
 }

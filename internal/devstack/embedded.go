@@ -141,9 +141,9 @@ type brokerLog struct{ logger *slog.Logger }
 func (b brokerLog) Logf(level kfake.LogLevel, format string, args ...any) {
 	switch level {
 	case kfake.LogLevelError:
-		b.logger.Error(fmt.Sprintf(format, args...), slog.String("event", "devstack_broker"))
+		b.logger.Error(fmt.Sprintf(format, args...), slog.String("event", "devstack-broker"))
 	case kfake.LogLevelWarn:
-		b.logger.Warn(fmt.Sprintf(format, args...), slog.String("event", "devstack_broker"))
+		b.logger.Warn(fmt.Sprintf(format, args...), slog.String("event", "devstack-broker"))
 	default:
 	}
 }

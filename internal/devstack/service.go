@@ -113,7 +113,7 @@ func (s *service) start(ctx context.Context) error {
 		s.proc = nil // a start that failed is not a run that could be restarted
 		return errors.Join(err, s.end(proc, syscall.SIGKILL))
 	}
-	s.opts.logger().Info(s.name+" is ready", slog.String("event", "devstack_ready"), slog.String("server", s.name),
+	s.opts.logger().Info(s.name+" is ready", slog.String("event", "devstack-ready"), slog.String("server", s.name),
 		slog.Int("pid", cmd.Process.Pid), slog.Duration("took", time.Since(begin)), slog.String("dir", s.dir.path))
 	return nil
 }
@@ -147,7 +147,7 @@ func (s *service) watchRun(ctx context.Context, proc *process, log io.Closer) {
 	defer s.watch.Done()
 	<-proc.done
 	if err := log.Close(); err != nil {
-		s.opts.logger().Warn("the log of "+s.name+" could not be closed", slog.String("event", "devstack_log_failed"), slog.Any("error", err))
+		s.opts.logger().Warn("the log of "+s.name+" could not be closed", slog.String("event", "devstack-log-failed"), slog.Any("error", err))
 	}
 	if !s.opts.AutoRestart {
 		return
@@ -167,7 +167,7 @@ func (s *service) watchRun(ctx context.Context, proc *process, log io.Closer) {
 		if done {
 			return
 		}
-		s.opts.logger().Error(s.name+" ended by itself and did not come back", slog.String("event", "devstack_restart_failed"),
+		s.opts.logger().Error(s.name+" ended by itself and did not come back", slog.String("event", "devstack-restart-failed"),
 			slog.String("server", s.name), slog.Any("error", err))
 	}
 }
@@ -180,7 +180,7 @@ func (s *service) restartAfterDeath(ctx context.Context, proc *process) (bool, e
 	if s.stopped || s.proc != proc {
 		return true, nil
 	}
-	s.opts.logger().Warn(s.name+" ended by itself; it is started again", slog.String("event", "devstack_restarting"),
+	s.opts.logger().Warn(s.name+" ended by itself; it is started again", slog.String("event", "devstack-restarting"),
 		slog.String("server", s.name), slog.String("reason", reason(proc.err).Error()))
 	err := s.start(ctx)
 	if err != nil {
@@ -201,7 +201,7 @@ func (s *service) end(proc *process, sig syscall.Signal) error {
 		return nil
 	case <-timer.C:
 	}
-	s.opts.logger().Warn(s.name+" did not end in time and is killed", slog.String("event", "devstack_killed"),
+	s.opts.logger().Warn(s.name+" did not end in time and is killed", slog.String("event", "devstack-killed"),
 		slog.String("server", s.name), slog.Duration("after", s.stopTimeout))
 	if err := proc.signal(syscall.SIGKILL); err != nil {
 		return err

@@ -81,7 +81,7 @@ func TestOnApacheKafka(t *testing.T) {
 		require.NotNil(t, got)
 	}
 	require.Zero(t, b.State().Restarts)
-	require.NotContains(t, e.log.String(), "processor_failed")
+	require.NotContains(t, e.log.String(), "processor-failed")
 
 	e.recreate(input, 3)
 	b.waitState(PhaseBackoff, "was deleted and created again")

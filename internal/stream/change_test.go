@@ -164,7 +164,7 @@ func TestStaleLocalStateIsDropped(t *testing.T) {
 	require.NoError(t, os.WriteFile(marker, nil, 0o600))
 	round()
 	require.FileExists(t, marker)
-	require.NotContains(t, e.log.String(), "state_dir_wiped")
+	require.NotContains(t, e.log.String(), "state-dir-wiped")
 
 	epoch++
 	round()

@@ -35,7 +35,7 @@ func (r *Runtime) monitor(ctx context.Context) {
 		}
 		// Once for each outage, not every few seconds; before the first start topics may be missing, which is told elsewhere.
 		if err != nil && ctx.Err() == nil && !failing && r.run.Load() != nil {
-			r.log.LogAttrs(ctx, slog.LevelWarn, "the group's lag is unknown", slog.String("event", "lag_unknown"), slog.String("error", err.Error()))
+			r.log.LogAttrs(ctx, slog.LevelWarn, "the group's lag is unknown", slog.String("event", "lag-unknown"), slog.String("error", err.Error()))
 		}
 		failing = err != nil && (failing || r.run.Load() != nil)
 		select {
@@ -123,12 +123,12 @@ func (r *Runtime) stalls(ctx context.Context, run *run, positions map[string][]P
 	before, _ := r.board.get()
 	for _, s := range stalls {
 		if !stalled(before.Stalls, s) {
-			r.log.LogAttrs(ctx, slog.LevelError, "a partition does not progress", slog.String("event", "partition_stalled"),
+			r.log.LogAttrs(ctx, slog.LevelError, "a partition does not progress", slog.String("event", "partition-stalled"),
 				slog.String("topic", s.Topic), slog.Int64("partition", int64(s.Partition)), slog.String("reason", s.Reason))
 		}
 	}
 	if len(stalls) == 0 && len(before.Stalls) > 0 {
-		r.log.LogAttrs(ctx, slog.LevelInfo, "every partition progresses again", slog.String("event", "partitions_progress"))
+		r.log.LogAttrs(ctx, slog.LevelInfo, "every partition progresses again", slog.String("event", "partitions-progress"))
 	}
 	if len(stalls) > 0 || len(before.Stalls) > 0 {
 		r.board.update(now, func(s *State) { s.Stalls = stalls })

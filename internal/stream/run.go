@@ -99,7 +99,7 @@ func (r *Runtime) stop(ctx context.Context, done <-chan error, reason error) err
 		select {
 		case err := <-done:
 			if err != nil { // most likely only that its context was cancelled
-				r.log.LogAttrs(ctx, slog.LevelDebug, "the processor has stopped", slog.String("event", "processor_stopped"), slog.String("error", oneLine(err)))
+				r.log.LogAttrs(ctx, slog.LevelDebug, "the processor has stopped", slog.String("event", "processor-stopped"), slog.String("error", oneLine(err)))
 			}
 			if reason != nil && err != nil {
 				return fmt.Errorf("%w (the processor said: %s)", reason, oneLine(err))
@@ -119,7 +119,7 @@ func (r *Runtime) stop(ctx context.Context, done <-chan error, reason error) err
 				return ErrStopTimeout
 			}
 			const text = "a callback or a sink does not return although its session has ended"
-			r.log.LogAttrs(ctx, slog.LevelError, text, slog.String("event", "processor_hangs"))
+			r.log.LogAttrs(ctx, slog.LevelError, text, slog.String("event", "processor-hangs"))
 			r.board.phase(r.clock(), PhaseStopping, text)
 		}
 	}
@@ -177,7 +177,7 @@ func (r *Runtime) prepareTopics(ctx context.Context) error {
 	}
 	done, err := r.opts.Admin.Apply(ctx, findings)
 	for _, f := range done {
-		r.log.LogAttrs(ctx, slog.LevelInfo, "a topic of this project was mended", slog.String("event", "topic_applied"),
+		r.log.LogAttrs(ctx, slog.LevelInfo, "a topic of this project was mended", slog.String("event", "topic-applied"),
 			slog.String("topic", f.Topic), slog.String("problem", f.Problem), slog.Int64("partitions", int64(f.Create)))
 	}
 	return err
@@ -199,7 +199,7 @@ func (r *Runtime) checkSource(ctx context.Context, source Topic, positions []Pos
 		if r.spec.Stateful() {
 			return r.spec.changed(problem)
 		}
-		r.log.LogAttrs(ctx, slog.LevelWarn, "the topic was recreated or lost records; it is read from its beginning", slog.String("event", "source_changed"), slog.String("problem", problem))
+		r.log.LogAttrs(ctx, slog.LevelWarn, "the topic was recreated or lost records; it is read from its beginning", slog.String("event", "source-changed"), slog.String("problem", problem))
 	}
 	if r.spec.Check == nil {
 		return nil
@@ -355,7 +355,7 @@ func (r *Runtime) watch(ctx context.Context, run *run) {
 			r.board.phase(now, phase, "")
 			if phase == PhaseRunning {
 				run.ready.CompareAndSwap(0, now.UnixNano())
-				r.log.LogAttrs(ctx, slog.LevelInfo, "the consumer is running", slog.String("event", "consumer_running"),
+				r.log.LogAttrs(ctx, slog.LevelInfo, "the consumer is running", slog.String("event", "consumer-running"),
 					slog.Duration("after", now.Sub(since)), slog.Int("partitions", len(r.Owned())))
 			}
 			last, since, report = phase, now, now
@@ -366,7 +366,7 @@ func (r *Runtime) watch(ctx context.Context, run *run) {
 			for _, p := range progress {
 				at, end = at+p.Offset, end+p.End
 			}
-			r.log.LogAttrs(ctx, slog.LevelInfo, "the local store is being restored", slog.String("event", "recovery_progress"),
+			r.log.LogAttrs(ctx, slog.LevelInfo, "the local store is being restored", slog.String("event", "recovery-progress"),
 				slog.Int("partitions_left", len(progress)), slog.Int64("offset", at), slog.Int64("end", end))
 		}
 		select {

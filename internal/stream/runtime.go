@@ -171,7 +171,7 @@ func (r *Runtime) loop(ctx context.Context, dir *stateDir) error {
 func (r *Runtime) pause(ctx context.Context, reason string, changed <-chan struct{}) {
 	if s, _ := r.board.get(); s.Phase != PhasePaused || s.Reason != reason {
 		if s.Phase != PhasePaused {
-			r.log.LogAttrs(ctx, slog.LevelInfo, "the consumer has left its group", slog.String("event", "consumer_paused"), slog.String("reason", reason))
+			r.log.LogAttrs(ctx, slog.LevelInfo, "the consumer has left its group", slog.String("event", "consumer-paused"), slog.String("reason", reason))
 		}
 		r.board.phase(r.clock(), PhasePaused, reason)
 		return // the board has changed with that: look again
@@ -181,7 +181,7 @@ func (r *Runtime) pause(ctx context.Context, reason string, changed <-chan struc
 	case <-changed:
 	}
 	if reason, _ := r.board.held(); reason == "" && ctx.Err() == nil {
-		r.log.LogAttrs(ctx, slog.LevelInfo, "the consumer returns to its group", slog.String("event", "consumer_resumed"))
+		r.log.LogAttrs(ctx, slog.LevelInfo, "the consumer returns to its group", slog.String("event", "consumer-resumed"))
 	}
 }
 
@@ -189,7 +189,7 @@ func (r *Runtime) pause(ctx context.Context, reason string, changed <-chan struc
 func (r *Runtime) backoff(ctx context.Context, wait *backoff.Backoff, cause error) {
 	pause := wait.Next()
 	next := r.clock().Add(pause)
-	r.log.LogAttrs(ctx, slog.LevelError, "the processor failed and is built anew", slog.String("event", "processor_failed"),
+	r.log.LogAttrs(ctx, slog.LevelError, "the processor failed and is built anew", slog.String("event", "processor-failed"),
 		slog.String("error", cause.Error()), slog.Duration("backoff", pause), slog.Int("tries", wait.Tries()))
 	r.board.update(r.clock(), func(s *State) {
 		s.Phase, s.Reason, s.NextTry = PhaseBackoff, oneLine(cause), next

@@ -124,7 +124,7 @@ func TestFailuresAreFollowedByANewProcessor(t *testing.T) {
 			require.Positive(t, done.count("c"))
 			require.Equal(t, 2, r.State().Restarts)
 			r.waitReady()
-			require.Contains(t, e.log.String(), `"event":"processor_failed"`)
+			require.Contains(t, e.log.String(), `"event":"processor-failed"`)
 		})
 	}
 }
@@ -281,8 +281,8 @@ func TestStallIsReported(t *testing.T) {
 	r.waitReady()
 	e.waitDone(spec)
 	require.Equal(t, 0, r.State().Restarts)
-	require.Contains(t, e.log.String(), `"event":"partition_stalled"`)
-	require.Contains(t, e.log.String(), `"event":"partitions_progress"`)
+	require.Contains(t, e.log.String(), `"event":"partition-stalled"`)
+	require.Contains(t, e.log.String(), `"event":"partitions-progress"`)
 }
 
 // TestConsumerThatDeliversNothingIsReplaced: the broker's end moves and nothing comes.

@@ -101,7 +101,7 @@ func (s *stateDir) prepare(ctx context.Context, want Meta, log *slog.Logger) err
 	}
 	if reason != "" {
 		log.LogAttrs(ctx, slog.LevelWarn, "the local store is dropped and restored from the table topic",
-			slog.String("event", "state_dir_wiped"), slog.String("dir", s.path), slog.String("reason", reason),
+			slog.String("event", "state-dir-wiped"), slog.String("dir", s.path), slog.String("reason", reason),
 			slog.Int64("epoch", want.Epoch), slog.String("table_topic_id", want.TableTopicID.String()))
 		// The store goes first: a crash before the note is written drops it once more.
 		if err := os.RemoveAll(s.table()); err != nil {

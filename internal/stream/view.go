@@ -110,7 +110,7 @@ func (v *View) Run(ctx context.Context) error {
 		if time.Since(started) > time.Minute {
 			wait.Reset()
 		}
-		v.log.LogAttrs(ctx, slog.LevelWarn, "the view starts anew", slog.String("event", "view_failed"), slog.String("error", fmt.Sprint(err)))
+		v.log.LogAttrs(ctx, slog.LevelWarn, "the view starts anew", slog.String("event", "view-failed"), slog.String("error", fmt.Sprint(err)))
 		if wait.Wait(ctx) != nil {
 			break
 		}

@@ -12,7 +12,7 @@ import (
 
 // lagHold is how long a caught-up partition still shows the lag of its last record: long enough for a scrape to see it,
 // short enough that a topic gone quiet does not keep an alert firing.
-const lagHold = 2 * time.Minute
+const lagHold = 45 * time.Second
 
 // Lag is a *_lag_seconds gauge with a label partition. A gauge set only on success would stand still exactly when it
 // matters, while a database is away, so this one is computed when it is scraped: while records of a partition are in
