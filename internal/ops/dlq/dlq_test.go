@@ -6,9 +6,11 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib" // sql.Open("pgx", …)
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -77,16 +80,23 @@ func newEnv(t *testing.T) *env {
 	t.Cleanup(admin.Close)
 	_, err = admin.Kadm().CreateTopics(t.Context(), partitions, 1, nil, source, letters)
 	require.NoError(t, err)
-	client, err := kgo.NewClient(append(kafka.KgoOpts(), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
-	require.NoError(t, err)
-	t.Cleanup(client.Close)
-	e := &env{t: t, client: client, log: &bytes.Buffer{}}
+	e := &env{t: t, log: &bytes.Buffer{}}
 	e.consumer, _ = config.ConsumerOf("popularity")
 	e.Service = &dlq.Service{
 		Kafka: kafka, Admin: admin, Pool: pool, Clock: time.Now, MaxReturns: 2, Rate: 100_000, Instance: "i",
 		Logger: slog.New(slog.NewJSONHandler(e, nil)),
 	}
+	e.connect()
 	return e
+}
+
+// connect makes a producer that knows the topics as they are now.
+func (e *env) connect() {
+	e.t.Helper()
+	var err error
+	e.client, err = kgo.NewClient(append(e.Kafka.KgoOpts(), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
+	require.NoError(e.t, err)
+	e.t.Cleanup(e.client.Close)
 }
 
 // dead writes letters 0 to n-1, made by the writer of the consumers. Letter i came from partition i % 3, offset i.
@@ -521,4 +531,72 @@ func TestTwoReplaysAtOnce(t *testing.T) {
 	close(leave)
 	require.NoError(t, <-done)
 	require.Len(t, e.returned(), 30)
+}
+
+// TestLargeLetters: those that the source topic takes one by one, though not together, and one that it does not take at all.
+func TestLargeLetters(t *testing.T) {
+	e := newEnv(t)
+	for topic, limit := range map[string]string{source: "300000", letters: "8388608"} {
+		_, err := e.Admin.Kadm().AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &limit}}, topic)
+		require.NoError(t, err)
+	}
+	big, err := kgo.NewClient(append(e.Kafka.KgoOpts(), deadletter.ClientOptions()...)...)
+	require.NoError(t, err)
+	t.Cleanup(big.Close)
+	for i, size := range []int{200_000, 200_000, 200_000, 1_500_000, 200_000} {
+		noise := make([]byte, size)
+		for j := range noise {
+			noise[j] = byte(rand.Uint32())
+		}
+		r := deadletter.Encode(letters, deadletter.Letter{Record: &record.Record{ID: record.ID{Topic: source}, Key: fmt.Appendf(nil, "key-%d", i), Value: noise}, Code: "X", Reason: "r"}, time.Now())
+		require.NoError(t, big.ProduceSync(t.Context(), r).FirstErr())
+	}
+	report, err := e.Replay(t.Context(), dlq.Request{Consumer: e.consumer, All: true})
+	require.NoError(t, err)
+	require.Equal(t, 4, report.Replayed, report)
+	require.Equal(t, 1, report.Refused, report)
+	require.Len(t, e.returned(), 4)
+	require.Len(t, idsOf(t, e, dlq.StateWaiting, 10), 1)
+}
+
+// TestTopicMadeAnew: what was done with letters of a topic says nothing about those of one of the same name.
+func TestTopicMadeAnew(t *testing.T) {
+	e := newEnv(t)
+	e.dead(12)
+	report, err := e.Replay(t.Context(), dlq.Request{Consumer: e.consumer, All: true})
+	require.NoError(t, err)
+	require.Equal(t, 12, report.Replayed)
+	page, err := e.List(t.Context(), e.consumer, dlq.Filter{}, 3, "")
+	require.NoError(t, err)
+	_, err = e.Admin.Kadm().DeleteTopics(t.Context(), letters)
+	require.NoError(t, err)
+	_, err = e.Admin.Kadm().CreateTopics(t.Context(), partitions, 1, nil, letters)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := e.List(t.Context(), e.consumer, dlq.Filter{}, 3, page.Next)
+		return errors.Is(err, dlq.ErrCursor)
+	}, 10*time.Second, 50*time.Millisecond)
+	e.connect()
+	e.dead(12)
+	require.Len(t, idsOf(t, e, dlq.StateWaiting, 100), 12)
+	depth, err := e.Depth(t.Context(), letters)
+	require.NoError(t, err)
+	require.EqualValues(t, 12, depth)
+
+	// Retention: acts on what is gone are forgotten, drops stay.
+	_, err = e.Drop(t.Context(), dlq.Request{Consumer: e.consumer, IDs: []string{"0@0"}, Reason: "x"})
+	require.NoError(t, err)
+	_, err = e.Replay(t.Context(), dlq.Request{Consumer: e.consumer, IDs: []string{"0@1"}})
+	require.NoError(t, err)
+	require.NoError(t, e.Admin.DeleteBefore(t.Context(), letters, map[int32]int64{0: 2}))
+	report, err = e.Replay(t.Context(), dlq.Request{Consumer: e.consumer, All: true})
+	require.NoError(t, err)
+	require.Equal(t, 10, report.Replayed)
+	var actions []string
+	rows, err := e.Pool.Query(t.Context(), `SELECT action FROM vitrina.dead_letter_actions WHERE topic_id = (SELECT topic_id FROM vitrina.dead_letter_actions ORDER BY at DESC LIMIT 1) AND "partition" = 0 AND "offset" < 2`)
+	require.NoError(t, err)
+	var action string
+	_, err = pgx.ForEachRow(rows, []any{&action}, func() error { actions = append(actions, action); return nil })
+	require.NoError(t, err)
+	require.Equal(t, []string{"dropped"}, actions)
 }

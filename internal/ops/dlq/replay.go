@@ -334,12 +334,12 @@ func (s *Service) putBack(ctx context.Context, client *kgo.Client, req Request, 
 		for i, r := range records {
 			byRecord[r] = send[i]
 		}
-		for _, res := range client.ProduceSync(ctx, records...) {
+		for _, res := range produce(ctx, client, records) {
 			l := byRecord[res.Record]
 			switch {
 			case res.Err == nil:
 				done = append(done, l)
-			case errors.Is(res.Err, kerr.MessageTooLarge), errors.Is(res.Err, kerr.RecordListTooLarge), errors.Is(res.Err, kerr.InvalidRecord):
+			case tooLarge(res.Err), errors.Is(res.Err, kerr.InvalidRecord):
 				report.add(Result{ID: l.ID, Result: "refused", Why: "the source topic does not take it: " + res.Err.Error()})
 			default:
 				failed = errors.Join(failed, fmt.Errorf("put letter %s back on %s: %w", l.ID, req.Consumer.Topic, res.Err))
@@ -374,6 +374,35 @@ func (s *Service) putBack(ctx context.Context, client *kgo.Client, req Request, 
 		}
 	}
 	return failed
+}
+
+// maxTogether is what is given to the client at once: it makes one batch of it, and a topic that takes each of the records need not take
+// all of them in one batch.
+const maxTogether = 900_000
+
+func tooLarge(err error) bool {
+	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge)
+}
+
+// produce waits for the records' acknowledgements. What is too large together goes alone.
+func produce(ctx context.Context, client *kgo.Client, records []*kgo.Record) (results kgo.ProduceResults) {
+	for len(records) > 0 {
+		n, size := 0, 0
+		for n < len(records) && (n == 0 || size+len(records[n].Value) < maxTogether) {
+			size += len(records[n].Value) + 200
+			n++
+		}
+		part := client.ProduceSync(ctx, records[:n]...)
+		for _, r := range part {
+			if n > 1 && tooLarge(r.Err) {
+				alone := *r.Record
+				r.Err = client.ProduceSync(ctx, &alone).FirstErr()
+			}
+			results = append(results, r)
+		}
+		records = records[n:]
+	}
+	return results
 }
 
 // original is the record as it was before it died, with the count of its returns.
