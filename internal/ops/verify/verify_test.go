@@ -115,7 +115,7 @@ func TestVerifyFindsAndMends(t *testing.T) {
 			e.send(config.TopicViewEnded, id(1000+10*i+v), fmt.Sprintf(`{"EventId":%q,"ContractVersion":1,"Payload":{"PropertyObjectViewId":%q,"PropertyObjectId":%q,"SessionId":%q,"AnonymousId":%q,"UserId":null,"ViewSource":"Catalog","ViewedAt":"2026-11-30T10:00:00Z","LastActivityAt":"2026-11-30T10:00:42Z","DurationSeconds":42,"FilterSnapshot":null}}`,
 				uuid.New(), id(1000+10*i+v), id(100+i), id(7), id(8)))
 		}
-		e.send(config.TopicPriceChanged, id(100+i), fmt.Sprintf(`{"EventId":%q,"ContractVersion":1,"TenantId":%q,"Payload":{"PropertyObjectId":%q,"DeveloperId":%q,"ProjectId":%q,"BuildingId":1,"LayoutGroupId":1,"LayoutId":1,"AreaTotal":50,"OldPrice":null,"NewPrice":"100.00","CurrencyId":643,"CurrencySnapshot":{"CurrencyId":643,"IsoCode":"RUB","Name":"r","Sign":"r"},"ChangedAt":"2026-11-%02dT00:00:00Z","Source":"Talent","Version":1}}`,
+		e.send(config.TopicPriceChanged, id(100+i), fmt.Sprintf(`{"EventId":%q,"ContractVersion":1,"TenantId":%q,"Payload":{"PropertyObjectId":%q,"DeveloperId":%q,"ProjectId":%q,"BuildingId":1,"LayoutGroupId":1,"LayoutId":1,"AreaTotal":50,"OldPrice":null,"NewPrice":"100.00","CurrencyId":643,"CurrencySnapshot":{"CurrencyId":643,"IsoCode":"RUB","Name":"r","Sign":"r"},"ChangedAt":"2025-11-%02dT00:00:00Z","Source":"Talent","Version":1}}`,
 			id(5000+i), id(9), id(100+i), id(9), id(1), i+1))
 	}
 	e.send(config.TopicViewEnded, id(1999), fmt.Sprintf(`{"EventId":%q,"ContractVersion":1,"Payload":{"PropertyObjectViewId":%q,"PropertyObjectId":%q,"SessionId":%q,"AnonymousId":%q,"UserId":null,"ViewSource":"Catalog","ViewedAt":"2026-11-30T10:00:00Z","LastActivityAt":"2026-11-30T10:00:42Z","DurationSeconds":42}}`,
