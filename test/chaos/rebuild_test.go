@@ -48,8 +48,10 @@ func TestRebuildsEndWhateverMomentTheirProcessDies(t *testing.T) {
 		{Kind: rebuild.KindReplay, Projection: postgres.PriceHistory, Source: rebuild.FromOffset},
 		{Kind: rebuild.KindRebuild, Projection: postgres.Popularity, Source: rebuild.FromMarks},
 	}
-	for n := range p.kills {
-		rebuildThroughKill(t, s, instances, requests[n%len(requests)], random)
+	for n, kills := 0, 0; kills < p.kills; n++ {
+		if rebuildThroughKill(t, s, instances, requests[n%len(requests)], random) {
+			kills++
+		}
 	}
 	require.NoError(t, <-sent)
 	// The last word has the topic: from the marks, a project's counter holds the frozen ones of its Delisted objects too.
@@ -58,8 +60,8 @@ func TestRebuildsEndWhateverMomentTheirProcessDies(t *testing.T) {
 	s.WaitEqual(p.patience, afterRebuild(t, s.Pool, m.Expected()))
 }
 
-// rebuildThroughKill runs one operation and kills who works on it, once, at a random moment.
-func rebuildThroughKill(t *testing.T, s *harness.System, instances map[string]*harness.Instance, q rebuild.Request, random *rand.Rand) {
+// rebuildThroughKill runs one operation and kills who works on it, once, at a random moment; false when it ended before.
+func rebuildThroughKill(t *testing.T, s *harness.System, instances map[string]*harness.Instance, q rebuild.Request, random *rand.Rand) bool {
 	t.Helper()
 	op, _, err := rebuild.Submit(t.Context(), s.Pool, q, true)
 	require.NoError(t, err)
@@ -84,6 +86,7 @@ func rebuildThroughKill(t *testing.T, s *harness.System, instances map[string]*h
 	})
 	t.Logf("%s of %s from %s: killed %q", op.Kind, op.Projection, op.Source, killed)
 	require.Equal(t, postgres.OperationSucceeded, op.State, op.Error)
+	return killed != ""
 }
 
 // afterRebuild is what the model expects after a rebuild of boosts: a Hidden card that no purchase ever named has 0, because a

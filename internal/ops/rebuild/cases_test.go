@@ -42,6 +42,7 @@ func (e *env) rebuilds(projection, source string, params rebuild.Params) {
 }
 
 func TestARebuildOfBoostsWithTheFlagOffIsRefused(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	e.spoil(`INSERT INTO catalog.project_cards (id, status, promotion_boost) VALUES ('0197c0de-7f00-7a51-9c1e-2f6f5d1b8a01', 'Published', 40)`)
 	_, _, err := rebuild.Submit(t.Context(), e.pool, rebuild.Request{Kind: rebuild.KindRebuild, Projection: promotionBoost}, false)
@@ -72,6 +73,7 @@ func TestARebuildOfBoostsWithTheFlagOffIsRefused(t *testing.T) {
 }
 
 func TestATopicCutByRetentionLosesNoPurchaseSilently(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	o := options(5)
 	o.Views = 0
@@ -104,6 +106,7 @@ func TestATopicCutByRetentionLosesNoPurchaseSilently(t *testing.T) {
 }
 
 func TestPopularityFromTheMarksIsCompleteAfterRetention(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	o := options(6)
 	o.Purchases, o.Homeless = 0, 0
@@ -126,8 +129,10 @@ func TestPopularityFromTheMarksIsCompleteAfterRetention(t *testing.T) {
 }
 
 func TestPendingAndDeadViewsStay(t *testing.T) {
+	t.Parallel()
 	for _, source := range []string{rebuild.FromMarks, rebuild.FromTopic} {
 		t.Run(source, func(t *testing.T) {
+			t.Parallel()
 			e := newEnv(t)
 			cfg := e.config("one", "popularity")
 			cfg.Popularity.RetryDelays = []time.Duration{50 * time.Millisecond, 50 * time.Millisecond}
@@ -163,10 +168,12 @@ func TestPendingAndDeadViewsStay(t *testing.T) {
 }
 
 func TestARecreatedTopicIsAcceptedByARebuild(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ projection, source string }{
 		{popularity, rebuild.FromMarks}, {popularity, rebuild.FromTopic}, {promotionBoost, rebuild.FromTable}, {promotionBoost, rebuild.FromTopic},
 	} {
 		t.Run(test.projection+" from "+test.source, func(t *testing.T) {
+			t.Parallel()
 			e := newEnv(t)
 			role, group, topic, number := "popularity", viewGroup, viewEnded, views
 			o := options(9)
@@ -216,6 +223,7 @@ func TestARecreatedTopicIsAcceptedByARebuild(t *testing.T) {
 }
 
 func TestAnotherPartitionCount(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	o := options(12)
 	o.Homeless, o.LateCards, o.Views, o.Purchases = 0, 0, 300, 300
@@ -247,6 +255,7 @@ func TestAnotherPartitionCount(t *testing.T) {
 
 // What is asked for twice is one operation; what differs is refused; a process that comes back late changes nothing.
 func TestOneOperationAtATime(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	e.start("one", "promotion")
 	first := e.submit(rebuild.KindRebuild, promotionBoost, "", rebuild.Params{})
@@ -275,6 +284,7 @@ func TestOneOperationAtATime(t *testing.T) {
 }
 
 func TestInstancesRunOperationsThemselves(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	i := e.start("one", "promotion", "api")
 	o := options(14)
@@ -324,6 +334,7 @@ func TestInstancesRunOperationsThemselves(t *testing.T) {
 }
 
 func TestRequestsAreChecked(t *testing.T) {
+	t.Parallel()
 	negative := int32(-1)
 	for name, q := range map[string]rebuild.Request{
 		"no projection":      {Kind: rebuild.KindRebuild},

@@ -15,6 +15,7 @@ import (
 )
 
 func TestReplayOfPriceHistory(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	e.clickhouse()
 	opts, err := ch.ParseDSN(e.facts)

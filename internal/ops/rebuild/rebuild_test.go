@@ -38,6 +38,7 @@ func (e *env) rebuildThroughDeaths(op postgres.Operation) {
 
 // Each rebuild, under load, with spoiled counters and a death at each point, ends as the model says.
 func TestRebuildsEqualTheModelThroughADeathAtEachPoint(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		projection, source, group, topic, role string
 	}{
@@ -47,6 +48,7 @@ func TestRebuildsEqualTheModelThroughADeathAtEachPoint(t *testing.T) {
 		{popularity, rebuild.FromMarks, viewGroup, viewEnded, "popularity"},
 	} {
 		t.Run(test.projection+" from "+test.source, func(t *testing.T) {
+			t.Parallel()
 			e := newEnv(t)
 			o := options(11)
 			if test.role == "promotion" {

@@ -61,6 +61,7 @@ func (e *env) restoreCards(o generate.Options) {
 
 // The runbook, with its very statements: the database is set back by half of the events, and a rebuild was caught in the middle.
 func TestPostgresRestoredFromABackup(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	o := options(40)
 	o.LateCards, o.Homeless, o.Views, o.Purchases = 0, 0, 800, 300
