@@ -30,7 +30,7 @@ func sized(t *testing.T, variable string, small int) int {
 // readers, equal to the model to the last decimal; the whole topic consumed again, twice, changes nothing for readers. With
 // VITRINA_PRICE_EVENTS=200000 it is the run of the size that the issue names.
 func TestEveryFactOnceThroughKillsAndReplays(t *testing.T) {
-	events := sized(t, "VITRINA_PRICE_EVENTS", 30_000)
+	events := sized(t, "VITRINA_PRICE_EVENTS", 12_000)
 	s := harness.Start(t)
 	instances := []*harness.Instance{s.Instance("one", nil), s.Instance("two", nil)}
 	for _, i := range instances {
@@ -42,7 +42,7 @@ func TestEveryFactOnceThroughKillsAndReplays(t *testing.T) {
 	o.Duplicates, o.Reordered, o.Malformed, o.LateCards = 0.1, 0.1, 3, 0
 	m := model.New(time.Now())
 	sent := make(chan error, 1)
-	go func() { sent <- s.Send(t.Context(), o, m, float64(events)/20, "murmur2") }()
+	go func() { sent <- s.Send(t.Context(), o, m, float64(events)/12, "murmur2") }()
 	facts := s.Facts()
 	inserted := func() uint64 {
 		var n uint64
@@ -74,7 +74,7 @@ func TestEveryFactOnceThroughKillsAndReplays(t *testing.T) {
 // While ClickHouse is away under full input, memory stays bounded, no offset moves, nothing is dead-lettered; then it catches up
 // by itself. VITRINA_OUTAGE_SECONDS=120 is the outage that the issue names.
 func TestMemoryStaysBoundedWhileClickHouseIsAway(t *testing.T) {
-	seconds := sized(t, "VITRINA_OUTAGE_SECONDS", 20)
+	seconds := sized(t, "VITRINA_OUTAGE_SECONDS", 8)
 	s := harness.Start(t)
 	i := s.Instance("one", []string{"--roles", "price"})
 	i.WaitReady()
