@@ -100,7 +100,11 @@ func (e *env) expect(area string, severity check.Severity, problem string) {
 
 func TestCheckFindsWhatIsWrong(t *testing.T) {
 	e := newEnv(t)
-	require.Empty(t, e.run(), "a system as it should be")
+	// The clone itself may lie below /tmp or on tmpfs, and then check rightly says so of the state directory in it.
+	healthy := slices.DeleteFunc(e.run(), func(f check.Finding) bool {
+		return f.Area == "state" && f.Severity == check.Warning && (strings.Contains(f.Problem, "lies below") || strings.Contains(f.Problem, "tmpfs"))
+	})
+	require.Empty(t, healthy, "a system as it should be")
 
 	e.exec(`CREATE INDEX hot_killer ON catalog.property_object_cards (status, popularity_views)`)
 	e.exec(`CREATE INDEX by_predicate ON catalog.project_cards (id) WHERE promotion_boost > 0`)
