@@ -79,16 +79,25 @@ func TestNothingIsLostAndNothingCountsTwiceWhateverBreaks(t *testing.T) {
 		}
 		return n
 	}
+	ended := false
 	for n, fault := range faults {
 		// Spread over the run by its progress, so that every fault meets work in flight on a slow and on a fast machine.
 		threshold := int64(p.views) * int64(n) / int64(len(faults)+1)
 		s.Eventually(p.patience, func() (bool, string) {
+			select {
+			case err := <-sent:
+				require.NoError(t, err, "the events are sent")
+				ended = true
+			default:
+			}
 			got := handled()
 			return got >= threshold, fmt.Sprintf("%d of %d views are in the ledger", got, threshold)
 		})
 		fault()
 	}
-	require.NoError(t, <-sent)
+	if !ended {
+		require.NoError(t, <-sent, "the events are sent")
+	}
 	s.WaitEqual(p.patience, m.Expected())
 	for _, i := range instances {
 		i.WaitReady()

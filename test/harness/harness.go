@@ -28,6 +28,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/pin-marketplace/vitrina/internal/backoff"
 	"github.com/pin-marketplace/vitrina/internal/devstack"
 	"github.com/pin-marketplace/vitrina/internal/generate"
 	"github.com/pin-marketplace/vitrina/test/model"
@@ -428,9 +429,25 @@ func (s *System) Send(ctx context.Context, o generate.Options, m *model.Model, r
 	}
 	defer writer.Close()
 	_, err = generate.Send(ctx, generate.WithoutErrors(generate.Items(o)), generate.Destination{
-		Records: writer, Cards: generate.PostgresCards{DB: s.Pool}, Rate: rate, Observe: func(item generate.Item) { item.Give(m) },
+		Records: writer, Cards: patientCards{generate.PostgresCards{DB: s.Pool}}, Rate: rate, Observe: func(item generate.Item) { item.Give(m) },
 	})
 	return err
+}
+
+// patientCards inserts cards although PostgreSQL is killed meanwhile, as the catalog would: an insert may be repeated.
+type patientCards struct{ generate.PostgresCards }
+
+func (p patientCards) WriteCards(ctx context.Context, cards []generate.Card) error {
+	wait := backoff.New(backoff.Config{Min: 100 * time.Millisecond, Max: time.Second})
+	for {
+		err := p.PostgresCards.WriteCards(ctx, cards)
+		if err == nil || wait.Tries() > 120 {
+			return err
+		}
+		if stopped := wait.Wait(ctx); stopped != nil {
+			return errors.Join(err, stopped)
+		}
+	}
 }
 
 // Actual reads what is there now.
