@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
@@ -72,19 +74,27 @@ func Facts(ctx context.Context, ch driver.Conn) (facts map[string]model.Fact, er
 }
 
 // Letters counts the dead letters of each source topic and code, repeats of one source record counted once: a crash may repeat
-// a letter. Their topics are read to the ends they had at the start.
+// a letter. Letters of views without a card are counted once for each view: a duplicate that comes after its view has died revives it,
+// as a record that is put back would (D17), and a second death writes a second letter. Their topics are read to the ends they had
+// at the start.
 func Letters(ctx context.Context, opts []kgo.Opt, topics ...string) (map[model.Letter]int, error) {
 	out := map[model.Letter]int{}
 	type source struct {
 		topic, partition, offset string
 	}
 	seen := map[source]bool{}
+	viewID := regexp.MustCompile(`(?i)"PropertyObjectViewId"\s*:\s*"\{?([0-9a-f-]{36})\}?"`)
 	err := Records(ctx, opts, func(rec *kgo.Record) {
 		header := map[string]string{}
 		for _, h := range rec.Headers {
 			header[h.Key] = string(h.Value)
 		}
 		s := source{header["x-source-topic"], header["x-original-partition"], header["x-original-offset"]}
+		if header["x-dlq-error-code"] == "CATALOG_SYNC_PROPERTY_OBJECT_NOT_FOUND" {
+			if id := viewID.FindSubmatch(rec.Value); id != nil {
+				s = source{s.topic, "view", strings.ToLower(string(id[1]))}
+			}
+		}
 		if !seen[s] {
 			seen[s] = true
 			out[model.Letter{Topic: s.topic, Code: header["x-dlq-error-code"]}]++
