@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/lovoo/goka/storage"
@@ -94,16 +93,13 @@ func (a *App) letters(c config.Consumer, count func(), retry func()) (*deadlette
 	})
 }
 
-// batcher is the one configuration of every sink's batcher.
+// batchConfig is the one configuration of every sink's batcher.
 func batchConfig(cfg *config.Config, name string, rows int, interval time.Duration) batch.Config {
 	return batch.Config{
 		Name: name, MaxItems: rows, MaxWait: interval, Buffer: 4 * rows,
 		Backoff: cfg.Backoff.Config(), DrainTimeout: cfg.Runtime.DrainTimeout,
 	}
 }
-
-// StateDir is where the local store of a group lies.
-func StateDir(cfg *config.Config, group string) string { return filepath.Join(cfg.State.Dir, group) }
 
 func mustConsumer(role string) config.Consumer {
 	c, _ := config.ConsumerOf(role)
