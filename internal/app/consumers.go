@@ -7,6 +7,8 @@ import (
 
 	"github.com/lovoo/goka/storage"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/pin-marketplace/vitrina/codecs"
 	"github.com/pin-marketplace/vitrina/internal/config"
 	"github.com/pin-marketplace/vitrina/internal/stream"
@@ -98,6 +100,21 @@ func batchConfig(cfg *config.Config, name string, rows int, interval time.Durati
 	return batch.Config{
 		Name: name, MaxItems: rows, MaxWait: interval, Buffer: 4 * rows,
 		Backoff: cfg.Backoff.Config(), DrainTimeout: cfg.Runtime.DrainTimeout,
+	}
+}
+
+// sinkMetrics count a batcher's tries and report how it fares; batches may be nil. Writers of one sink are numbered from 0.
+func sinkMetrics(health *sinkHealth, writer int, retries prometheus.Counter, batches prometheus.Histogram) batch.Metrics {
+	return batch.Metrics{
+		Retry:     retries.Inc,
+		Failed:    func(err error, _, _ int) { health.failed(writer, err) },
+		Abandoned: func(int) { health.well(writer) },
+		Flushed: func(items int, _ time.Duration) {
+			health.well(writer)
+			if batches != nil {
+				batches.Observe(float64(items))
+			}
+		},
 	}
 }
 

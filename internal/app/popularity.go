@@ -30,16 +30,7 @@ func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream
 	if err != nil {
 		return pipeline{}, nil, err
 	}
-	health := a.health(c.Role)
-	batcher, err := batch.New(batchConfig(a.cfg, "views sink", a.cfg.Popularity.BatchRows, a.cfg.Popularity.BatchInterval), a.flushViews(sink), a.deps.Logger, batch.Metrics{
-		Retry:     m.Retries.Inc,
-		Failed:    health.failed,
-		Abandoned: func(int) { health.well() },
-		Flushed: func(items int, _ time.Duration) {
-			health.well()
-			m.BatchSize.Observe(float64(items))
-		},
-	})
+	writers, err := a.viewWriters(sink)
 	if err != nil {
 		return pipeline{}, nil, err
 	}
@@ -48,7 +39,7 @@ func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream
 		return pipeline{}, nil, err
 	}
 	consumer := popularity.New(popularity.Config{
-		Group: c.Group, Hasher: a.cfg.Popularity.Hasher, Codec: codecs.NewViewCodec(a.cfg.Popularity.ViewSources), Sink: batcher, Letters: letters,
+		Group: c.Group, Hasher: a.cfg.Popularity.Hasher, Codec: codecs.NewViewCodec(a.cfg.Popularity.ViewSources), Sink: writers, Letters: letters,
 		Metrics: m, Tracing: a.deps.Tracing, Events: a.events, Clock: a.deps.Clock,
 	})
 	runtime, err := a.runtime(stream.Spec{
@@ -60,7 +51,38 @@ func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream
 	if err != nil {
 		return pipeline{}, nil, err
 	}
-	return pipeline{processor: runtime, workers: workers, sinks: []runner{batcher}, letters: []runner{letters}}, runtime, nil
+	return pipeline{processor: runtime, workers: workers, sinks: writers.runners(), letters: []runner{letters}}, runtime, nil
+}
+
+// viewWriters are batchers side by side: while one's transaction waits for the disk or for a lock, another's works. A partition keeps
+// to one of them, so that a view and its repeats, which lie in one partition, do not meet in two transactions.
+type viewWriters []*batch.Batcher[popularity.Task]
+
+func (a *App) viewWriters(sink *postgres.ViewsSink) (viewWriters, error) {
+	health := a.health(config.RolePopularity)
+	var writers viewWriters
+	for i := range a.cfg.Popularity.Writers {
+		cfg := batchConfig(a.cfg, fmt.Sprintf("views sink %d", i+1), a.cfg.Popularity.BatchRows, a.cfg.Popularity.BatchInterval)
+		batcher, err := batch.New(cfg, a.flushViews(sink), a.deps.Logger, sinkMetrics(health, i, a.views.Retries, a.views.BatchSize))
+		if err != nil {
+			return nil, err
+		}
+		writers = append(writers, batcher)
+	}
+	return writers, nil
+}
+
+// Submit blocks while the buffer of the partition's writer is full.
+func (w viewWriters) Submit(ctx context.Context, item batch.Item[popularity.Task]) error {
+	return w[int(item.Value.Origin.Partition)%len(w)].Submit(ctx, item)
+}
+
+func (w viewWriters) runners() []runner {
+	runners := make([]runner, len(w))
+	for i, b := range w {
+		runners[i] = b
+	}
+	return runners
 }
 
 // flushViews hands a batch to the ledger, with the trace of each record continued to the statements.

@@ -44,12 +44,7 @@ func (a *App) buildPrice(context.Context, int64) (pipeline, *stream.Runtime, err
 		}
 		return sink.Flush(ctx, rows)
 	}
-	health := a.health(c.Role)
-	batcher, err := batch.New(batchConfig(a.cfg, "fact sink", a.cfg.Price.BatchRows, a.cfg.Price.BatchInterval), flush, a.deps.Logger, batch.Metrics{
-		Retry: m.Retries.Inc, Failed: health.failed,
-		Abandoned: func(int) { health.well() },
-		Flushed:   func(int, time.Duration) { health.well() },
-	})
+	batcher, err := batch.New(batchConfig(a.cfg, "fact sink", a.cfg.Price.BatchRows, a.cfg.Price.BatchInterval), flush, a.deps.Logger, sinkMetrics(a.health(c.Role), 0, m.Retries, nil))
 	if err != nil {
 		return pipeline{}, nil, err
 	}

@@ -44,16 +44,7 @@ func (a *App) buildPromotion(_ context.Context, epoch int64) (pipeline, *stream.
 		span.End(ctx, err, "postgresql", "UPSERT vitrina.contributions", "UPDATE catalog.property_object_cards, catalog.project_cards")
 		return err
 	}
-	health := a.health(c.Role)
-	batcher, err := batch.New(batchConfig(a.cfg, "boost sink", a.cfg.Promotion.BatchRows, a.cfg.Promotion.BatchInterval), flush, a.deps.Logger, batch.Metrics{
-		Retry:     m.Retries.Inc,
-		Failed:    health.failed,
-		Abandoned: func(int) { health.well() },
-		Flushed: func(items int, _ time.Duration) {
-			health.well()
-			m.BatchSize.Observe(float64(items))
-		},
-	})
+	batcher, err := batch.New(batchConfig(a.cfg, "boost sink", a.cfg.Promotion.BatchRows, a.cfg.Promotion.BatchInterval), flush, a.deps.Logger, sinkMetrics(a.health(c.Role), 0, m.Retries, m.BatchSize))
 	if err != nil {
 		return pipeline{}, nil, err
 	}

@@ -177,34 +177,50 @@ func (r *role) Status() RoleStatus {
 // unwellAfter is how long a sink's tries may fail before its role is not ready: a restart of a database is shorter.
 const unwellAfter = 10 * time.Second
 
-// sinkHealth says whether a role's sink gets its work done. A sink without work is well.
+// sinkHealth says whether a role's sink gets its work done: each of its writers, or it is not well. A writer without work is well.
 type sinkHealth struct {
-	mu    sync.Mutex
-	since time.Time // first failure in a row; zero while well
-	cause string
+	mu      sync.Mutex
+	failing map[int]failure // by writer
 }
 
-func (h *sinkHealth) failed(err error, _, _ int) {
+// failure is a writer's failures in a row.
+type failure struct {
+	since time.Time // of the first
+	cause string    // of the last
+}
+
+func (h *sinkHealth) failed(writer int, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.since.IsZero() {
-		h.since = time.Now()
+	f, ok := h.failing[writer]
+	if !ok {
+		f.since = time.Now()
 	}
-	h.cause = err.Error()
+	f.cause = err.Error()
+	if h.failing == nil {
+		h.failing = make(map[int]failure)
+	}
+	h.failing[writer] = f
 }
 
-func (h *sinkHealth) well() {
+func (h *sinkHealth) well(writer int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.since, h.cause = time.Time{}, ""
+	delete(h.failing, writer)
 }
 
-// trouble is why the sink is not well, or nothing.
+// trouble is why the sink is not well, or nothing: of the writer that has failed longest.
 func (h *sinkHealth) trouble(now time.Time) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.since.IsZero() || now.Sub(h.since) < unwellAfter {
+	var worst failure
+	for _, f := range h.failing {
+		if worst.since.IsZero() || f.since.Before(worst.since) {
+			worst = f
+		}
+	}
+	if worst.since.IsZero() || now.Sub(worst.since) < unwellAfter {
 		return ""
 	}
-	return "its sink has failed since " + h.since.UTC().Format(time.RFC3339) + " and tries again: " + h.cause
+	return "its sink has failed since " + worst.since.UTC().Format(time.RFC3339) + " and tries again: " + worst.cause
 }

@@ -158,8 +158,9 @@ type Popularity struct {
 	RetryInterval time.Duration   `key:"retry_interval" default:"1s" desc:"How often waiting views are looked through for those that are due."`
 	LedgerWindow  time.Duration   `key:"ledger_window" default:"168h" desc:"How long the database remembers each counted view; the group table remembers longer."`
 	PruneInterval time.Duration   `key:"prune_interval" default:"5m" desc:"How often older rows are deleted."`
-	BatchRows     int             `key:"batch_rows" default:"5000" desc:"Views in one transaction at most."`
+	BatchRows     int             `key:"batch_rows" default:"20000" desc:"Views in one transaction at most."`
 	BatchInterval time.Duration   `key:"batch_interval" default:"100ms" desc:"Longest wait of the first view in a transaction."`
+	Writers       int             `key:"writers" default:"2" desc:"Transactions at the same time at most; each partition's views go through one of them."`
 }
 
 // Price is the price history consumer.

@@ -191,6 +191,7 @@ func (c *Config) validateConsumers(f *faults) {
 	oneOf(f, "popularity.hasher", c.Popularity.Hasher, Hashers())
 	between(f, "promotion.batch_rows", c.Promotion.BatchRows, 1, 50_000)
 	between(f, "popularity.batch_rows", c.Popularity.BatchRows, 1, 50_000)
+	between(f, "popularity.writers", c.Popularity.Writers, 1, 8)
 	between(f, "price.batch_rows", c.Price.BatchRows, 1, 1_000_000)
 	positive(f, "promotion.batch_interval", c.Promotion.BatchInterval)
 	positive(f, "popularity.batch_interval", c.Popularity.BatchInterval)

@@ -37,7 +37,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(devtest.Main(m)) }
 
 const (
-	views       = 300_000 // distinct ones; 5 % come twice
+	views       = 600_000 // distinct ones; 5 % come twice
 	plainEvents = 20_000  // what the plain consumer is measured over: it would take minutes for all
 	connections = 6
 	objects     = 20_000
@@ -76,7 +76,8 @@ func BenchmarkPopularity(b *testing.B) {
 func measureVitrina(b *testing.B, s *harness.System, records int64) (perSecond, cpuMicros float64) {
 	b.Helper()
 	environ := []string{}
-	for _, e := range s.Environ("VITRINA_STATE_DIR="+b.TempDir(), "VITRINA_INSTANCE_ID=bench", "VITRINA_ROLES=popularity") {
+	extra := append([]string{"VITRINA_STATE_DIR=" + b.TempDir(), "VITRINA_INSTANCE_ID=bench", "VITRINA_ROLES=popularity"}, strings.Fields(os.Getenv("VITRINA_BENCH_SETTINGS"))...)
+	for _, e := range s.Environ(extra...) {
 		if strings.HasPrefix(e, "VITRINA_") {
 			environ = append(environ, e)
 		}
