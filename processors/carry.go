@@ -67,8 +67,9 @@ func (w *Work) Done(err error) {
 	if err != nil {
 		w.Lag.Abandon()
 	} else {
-		w.Lag.Done()
-		w.Duration.Observe(telemetry.Milliseconds(w.Clock().Sub(w.Begun)))
+		now := w.Clock()
+		w.Lag.DoneAt(now)
+		w.Duration.Observe(telemetry.Milliseconds(now.Sub(w.Begun)))
 	}
 	for _, span := range w.Spans {
 		telemetry.EndSpan(span, err)

@@ -89,13 +89,19 @@ func (w viewWriters) runners() []runner {
 func (a *App) flushViews(sink *postgres.ViewsSink) batch.Flush[popularity.Task] {
 	return func(ctx context.Context, tasks []popularity.Task) error {
 		items := make([]postgres.ViewItem, len(tasks))
-		spans := make([]trace.SpanContext, len(tasks))
-		for i, t := range tasks {
+		for i := range tasks {
+			t := &tasks[i]
 			items[i] = postgres.ViewItem{
 				ViewID: t.View.ViewID, ObjectID: t.View.ObjectID, Origin: t.Origin, Kind: markKind(t.Kind), MarkAt: t.MarkAt,
 				Record: t.Record, ViewSource: t.View.Source, DurationSeconds: t.View.DurationSeconds,
 			}
-			spans[i] = t.Span
+		}
+		var spans []trace.SpanContext
+		if a.deps.Tracing.Enabled() {
+			spans = make([]trace.SpanContext, len(tasks))
+			for i := range tasks {
+				spans[i] = tasks[i].Span.SpanContext()
+			}
 		}
 		ctx, span := a.deps.Tracing.StartBatch(ctx, "count views", len(tasks), spans)
 		err := sink.Flush(ctx, items)

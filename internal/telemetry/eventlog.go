@@ -61,18 +61,22 @@ func (e *Event) Log(ctx context.Context, msg string, attrs ...slog.Attr) {
 }
 
 // Allow says whether the next line may be written; if not, it is counted. A true answer must be followed by one Write.
-func (e *Event) Allow(ctx context.Context) bool {
+func (e *Event) Allow(ctx context.Context) bool { return e.AllowAt(ctx, e.log.clock()) }
+
+// AllowAt is Allow for who knows the time.
+func (e *Event) AllowAt(ctx context.Context, now time.Time) bool {
 	if !e.log.logger.Enabled(ctx, e.level) {
 		return false
 	}
 	if e.log.limit == 0 {
 		return true
 	}
-	now := e.log.clock().Unix()
-	if before := e.second.Load(); before != now && e.second.CompareAndSwap(before, now) {
+	// A caller's time may be a little old; only a clock that was set back by more than that begins a second that has passed.
+	second := now.Unix()
+	if before := e.second.Load(); (second > before || second < before-1) && e.second.CompareAndSwap(before, second) {
 		e.written.Store(0)
 	}
-	if e.written.Add(1) <= e.log.limit {
+	if e.written.Load() < e.log.limit && e.written.Add(1) <= e.log.limit {
 		return true
 	}
 	e.suppressed.Add(1)

@@ -72,16 +72,22 @@ func (l *Lag) Start(partition int32, at time.Time) LagMark {
 }
 
 // Done notes that the record's effect is durable.
-func (m LagMark) Done() { m.end(true) }
+func (m LagMark) Done() {
+	if m.part != nil {
+		m.DoneAt(m.lag.clock())
+	}
+}
+
+// DoneAt is Done for who knows the time.
+func (m LagMark) DoneAt(now time.Time) { m.end(true, now) }
 
 // Abandon notes that the record was given up and will come again: it says nothing about the lag.
-func (m LagMark) Abandon() { m.end(false) }
+func (m LagMark) Abandon() { m.end(false, time.Time{}) }
 
-func (m LagMark) end(applied bool) {
+func (m LagMark) end(applied bool, now time.Time) {
 	if m.part == nil {
 		return
 	}
-	now := m.lag.clock()
 	m.part.mu.Lock()
 	defer m.part.mu.Unlock()
 	m.part.inFlight--

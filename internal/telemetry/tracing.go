@@ -197,7 +197,11 @@ func endSpan(span trace.Span, err error, at time.Time) {
 }
 
 // EndSpan ends a span, with the error if there is one.
-func EndSpan(span trace.Span, err error) { endSpan(span, err, time.Now()) }
+func EndSpan(span trace.Span, err error) {
+	if span.IsRecording() {
+		endSpan(span, err, time.Now())
+	}
+}
 
 // Inject returns headers with the trace of ctx in traceparent and tracestate, for a record this program produces itself
 // (the loop topics). The given headers are left as they are.

@@ -24,7 +24,7 @@ type Task struct {
 	Kind   MarkKind
 	MarkAt time.Time      // of the mark that was found; zero for MarkNone
 	Record *record.Record // the original record: what a dead letter is made of
-	Span   trace.SpanContext
+	Span   trace.Span
 }
 
 // Sink takes views; it blocks while its buffer is full, which pauses the partition.
@@ -97,7 +97,7 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 		telemetry.EndSpan(receive, nil)
 		return
 	}
-	c.note(ctx, rec, view)
+	c.note(ctx, rec, view, now)
 	mark := c.mark(ctx, d, rec, view.ViewID)
 	origin := processors.Origin(d, delivered, looped)
 	decision := Decide(mark, view, origin, now)
@@ -114,7 +114,7 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 		return
 	}
 	d.SetValue(value)
-	task := Task{View: view, Origin: origin, Kind: decision.Kind, MarkAt: decision.MarkAt, Record: rec, Span: span.SpanContext()}
+	task := Task{View: view, Origin: origin, Kind: decision.Kind, MarkAt: decision.MarkAt, Record: rec, Span: span}
 	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Context(), Done: work.Done}); err != nil {
 		work.Done(err)
 	}
@@ -153,7 +153,7 @@ func (c *Consumer) mark(ctx context.Context, d stream.Context, rec *record.Recor
 }
 
 // note logs and counts what is odd about a valid view.
-func (c *Consumer) note(ctx context.Context, rec *record.Record, view *codecs.View) {
+func (c *Consumer) note(ctx context.Context, rec *record.Record, view *codecs.View, now time.Time) {
 	if view.ContractMismatch {
 		c.Metrics.ContractMismatch.Inc()
 		c.mismatch.Log(ctx, "ContractVersion is not 1; the event is valid and is processed",
@@ -170,7 +170,7 @@ func (c *Consumer) note(ctx context.Context, rec *record.Record, view *codecs.Vi
 			slog.String("record", rec.String()), slog.String("property_object_view_id", view.ViewID.String()),
 			slog.Int64("duration_seconds", view.DurationSeconds))
 	}
-	if c.consumed.Allow(ctx) {
+	if c.consumed.AllowAt(ctx, now) {
 		c.consumed.Write(ctx, "view received",
 			slog.String("consumer", "popularity"), slog.String("record", rec.String()),
 			slog.String("property_object_view_id", view.ViewID.String()), slog.String("property_object_id", view.ObjectID.String()),

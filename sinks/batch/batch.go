@@ -91,7 +91,8 @@ type Batcher[T any] struct {
 	ended chan struct{} // a session has ended
 
 	mu       sync.Mutex
-	queue    []*chunk[T]   // batches waiting; only the last one still grows
+	queue    []*chunk[T] // batches waiting; only the last one still grows
+	spare    spare[T]
 	waiting  int           // items in the queue
 	hurry    *chunk[T]     // the queue up to here is due at once: a session has ended
 	space    chan struct{} // closed when room appears or the batcher stops; nil while nobody waits for it
@@ -175,7 +176,7 @@ func (b *Batcher[T]) offer(item Item[T]) (<-chan struct{}, error) {
 func (b *Batcher[T]) push(item Item[T]) bool {
 	first := len(b.queue) == 0
 	if first || b.queue[len(b.queue)-1].len() >= b.cfg.MaxItems {
-		b.queue = append(b.queue, &chunk[T]{first: time.Now()})
+		b.queue = append(b.queue, b.spare.chunk(time.Now()))
 	}
 	c := b.queue[len(b.queue)-1]
 	c.values = append(c.values, item.Value)

@@ -48,3 +48,31 @@ func (c *chunk[T]) take() []tail {
 	c.values, c.tails = nil, nil
 	return tails
 }
+
+// spare is the memory of settled batches, for the next ones: full batches are megabytes, and growing each by doubling costs more
+// than filling it. It holds as much as two batches and nothing else: what was in it is cleared.
+type spare[T any] struct {
+	values [][]T
+	tails  [][]tail
+}
+
+const maxSpare = 2
+
+func (s *spare[T]) chunk(first time.Time) *chunk[T] {
+	c := &chunk[T]{first: first}
+	if n := len(s.values); n > 0 {
+		c.values, s.values = s.values[n-1], s.values[:n-1]
+		c.tails, s.tails = s.tails[n-1], s.tails[:n-1]
+	}
+	return c
+}
+
+// keep takes the slices of a batch that nobody reads any more.
+func (s *spare[T]) keep(values []T, tails []tail) {
+	if len(s.values) >= maxSpare {
+		return
+	}
+	clear(values)
+	clear(tails)
+	s.values, s.tails = append(s.values, values[:0]), append(s.tails, tails[:0])
+}

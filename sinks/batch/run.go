@@ -105,7 +105,10 @@ func (b *Batcher[T]) carry(ctx context.Context, c *chunk[T]) {
 			if b.metrics.Flushed != nil {
 				b.metrics.Flushed(c.len(), took)
 			}
-			b.settle(b.takeAll(c), nil)
+			values := c.values
+			tails := b.takeAll(c)
+			b.settle(tails, nil)
+			b.recycle(values, tails)
 			return
 		case errors.Is(err, ErrFatal):
 			b.report.fatal(err, c.len())
@@ -239,6 +242,13 @@ func (b *Batcher[T]) takeAll(c *chunk[T]) []tail {
 	b.leave(tails)
 	b.mu.Unlock()
 	return tails
+}
+
+// recycle keeps the memory of a batch whose flush has returned and whose items are settled.
+func (b *Batcher[T]) recycle(values []T, tails []tail) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.spare.keep(values, tails)
 }
 
 // leave is called with the lock held.

@@ -124,7 +124,7 @@ type Partition struct {
 	Abandoned     int       // records given up in this session
 	Window        int       // records from the oldest unfinished one to the last delivered
 	Oldest        int64     // offset of the oldest record that is not finished, -1 if none
-	Since         time.Time // since when it has been the oldest; zero if none
+	Since         time.Time // when it was first seen to be the oldest; zero if none
 }
 
 // Status returns the state of every partition claimed in the current session; nothing between sessions.
