@@ -9,7 +9,6 @@ import (
 	vitrina "github.com/pin-marketplace/vitrina/internal/app"
 	"github.com/pin-marketplace/vitrina/internal/config"
 	"github.com/pin-marketplace/vitrina/internal/ops/check"
-	"github.com/pin-marketplace/vitrina/internal/telemetry"
 )
 
 type checkCmd struct {
@@ -32,7 +31,7 @@ func (c checkCmd) Run(a *app) error {
 	if len(c.Roles) > 0 {
 		src.Flags["roles"] = strings.Join(c.Roles, ",")
 	}
-	cfg, err := config.Load(src)
+	cfg, err := a.loadFrom(src)
 	var faults config.Faults
 	if errors.As(err, &faults) {
 		return a.printChecked(check.Invalid(faults))
@@ -40,7 +39,6 @@ func (c checkCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	a.redact = telemetry.NewRedactor(cfg.Secrets()...)
 	k, err := vitrina.KafkaConfig(cfg, time.Now)
 	if err != nil {
 		return a.printChecked([]check.Finding{{Area: "configuration", Subject: "kafka", Severity: check.Error, Problem: err.Error(), Fix: "mend the kafka settings"}})

@@ -91,11 +91,10 @@ func (c demoCmd) configure(a *app, stack *demo.Stack, dir string) (*config.Confi
 			src.Flags[key] = value
 		}
 	}
-	cfg, err := config.Load(src)
+	cfg, err := a.loadFrom(src)
 	if err != nil {
 		return nil, err
 	}
-	a.redact = telemetry.NewRedactor(cfg.Secrets()...)
 	dsn, err := stack.ClickHouse.CreateDatabase(a.ctx, "pin_analytics")
 	if err != nil {
 		return nil, err

@@ -93,6 +93,7 @@ func TestExitCodes(t *testing.T) {
 		"bad output":        {nil, []string{"version", "-o", "xml"}, 2, "table"},
 		"bad variable":      {[]string{"VITRINA_KAFKA_BROKER=a:1"}, []string{"config", "show"}, 2, "VITRINA_KAFKA_BROKERS"},
 		"bad setting":       {nil, []string{"config", "show", "--set", "price.batch_row=1"}, 2, "price.batch_rows"},
+		"no such file":      {nil, []string{"check", "--config", "/nonexistent.yaml"}, 2, "/nonexistent.yaml"},
 		"bad options":       {nil, []string{"generate", "--duplicates", "7", "--to", "-"}, 2, "duplicates"},
 		"missing file":      {nil, []string{"generate", "--from", "/does/not/exist", "--to", "-"}, 1, "/does/not/exist"},
 		"file to itself":    {nil, []string{"generate", "--from", "x", "--to", "x"}, 2, "same file"},

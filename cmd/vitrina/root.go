@@ -90,6 +90,11 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
+// configError is a configuration that cannot be read.
+type configError struct{ error }
+
+func (e configError) Unwrap() error { return e.error }
+
 // errFound ends a command with code 1 although it did its work: what it printed says why.
 var errFound = errors.New("found something wrong")
 
@@ -112,10 +117,11 @@ func (a *app) report(err error) int {
 	code, hint := exitFailed, ""
 	var usage usageError
 	var faults config.Faults
+	var unreadable configError
 	switch {
 	case errors.As(err, &usage):
 		code, hint = exitUsage, "\n(vitrina --help, or vitrina COMMAND --help, shows the usage)"
-	case errors.As(err, &faults):
+	case errors.As(err, &faults), errors.As(err, &unreadable):
 		code = exitUsage
 	}
 	_, _ = fmt.Fprintln(a.stderr, "vitrina:", a.redact.Text(err.Error())+hint) // nowhere is left to report to
@@ -139,10 +145,13 @@ func (a *app) source() config.Source {
 }
 
 // load reads the settings; from then on their secrets are hidden in everything this command prints.
-func (a *app) load() (*config.Config, error) {
-	cfg, err := config.Load(a.source())
+func (a *app) load() (*config.Config, error) { return a.loadFrom(a.source()) }
+
+// loadFrom is load for a command that adds settings of its own.
+func (a *app) loadFrom(src config.Source) (*config.Config, error) {
+	cfg, err := config.Load(src)
 	if err != nil {
-		return nil, err
+		return nil, configError{err}
 	}
 	a.redact = telemetry.NewRedactor(cfg.Secrets()...)
 	return cfg, nil

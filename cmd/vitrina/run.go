@@ -43,11 +43,10 @@ func (c runCmd) Run(a *app) error {
 	if len(c.Roles) > 0 {
 		src.Flags["roles"] = strings.Join(c.Roles, ",")
 	}
-	cfg, err := config.Load(src)
+	cfg, err := a.loadFrom(src)
 	if err != nil {
 		return err
 	}
-	a.redact = telemetry.NewRedactor(cfg.Secrets()...)
 	if err := cfg.Require(cfg.Roles...); err != nil {
 		return err
 	}

@@ -106,6 +106,11 @@ func fileLayer(path string, f *faults) (layer, error) {
 	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
 		var mistyped *yamlv3.TypeError
 		if errors.As(err, &mistyped) {
+			for _, problem := range mistyped.Errors {
+				if strings.Contains(problem, "already defined") { // names two lines and the setting, no value
+					return layer{}, fmt.Errorf("configuration file %s: a setting is there twice (%s): remove one of them", path, problem)
+				}
+			}
 			// The parser quotes what it found, which may be a secret.
 			return layer{}, fmt.Errorf("configuration file %s: it must be a YAML map of settings, such as \"kafka: {brokers: host:9092}\"", path)
 		}

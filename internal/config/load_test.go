@@ -253,5 +253,6 @@ func TestRequireAndMissingFile(t *testing.T) {
 	require.ErrorContains(t, err, "/does/not/exist.yaml")
 	require.NotErrorAs(t, err, new(config.Faults))
 	_, err = config.Load(config.Source{File: write(t, "a: 1\na: 2\n")})
-	require.Error(t, err, "a key written twice")
+	require.ErrorContains(t, err, "line 2", "a key written twice")
+	require.ErrorContains(t, err, "twice")
 }
