@@ -23,6 +23,30 @@ func BenchmarkDecodeView(b *testing.B) {
 	}
 }
 
+// The bare form, with its metadata in headers.
+func BenchmarkDecodeBareView(b *testing.B) {
+	r := bare(viewDoc())
+	codec := NewViewCodec([]string{"Catalog", "Search", "Selection"})
+	b.SetBytes(int64(len(r.Value)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, fault := codec.Decode(r); fault != nil {
+			b.Fatal(fault)
+		}
+	}
+}
+
+func BenchmarkDecodePurchase(b *testing.B) {
+	r := enveloped(purchaseDoc())
+	b.SetBytes(int64(len(r.Value)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, fault := DecodePurchase(r); fault != nil {
+			b.Fatal(fault)
+		}
+	}
+}
+
 func BenchmarkDecodePrice(b *testing.B) {
 	rec := &record.Record{Value: []byte(benchPrice)}
 	now := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)

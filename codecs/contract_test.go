@@ -200,6 +200,105 @@ func TestOrderAndSpaceMeanNothing(t *testing.T) {
 	}
 }
 
+// The order in which fields are expected is a help for speed only: any other name in its place, however alike, is itself.
+func TestExpectedNamesAreNotTakenForOthers(t *testing.T) {
+	for _, c := range contracts() {
+		d := c.doc()
+		want, fault := c.decode(enveloped(d))
+		require.Nil(t, fault)
+		for i, m := range d {
+			for _, name := range []string{m.name + "s", m.name[:len(m.name)-1], " " + m.name, strings.ToUpper(m.name[:2]) + m.name[2:], strings.ToUpper(m.name),
+				"0" + m.name[1:], m.name + `\"`, `\"` + m.name, m.name + `\u0000`, m.name[:1] + "\u017f" + m.name[2:]} {
+				before := append(append(append(doc(nil), d[:i]...), member{name, "[]"}), d[i:]...)
+				got, fault := c.decode(enveloped(before))
+				require.Nil(t, fault, "%s before %s: %v", name, m.name, fault)
+				require.Equal(t, want, got, "%s before %s", name, m.name)
+			}
+			for _, written := range []string{m.name + `" `, m.name + "\"\n\t", strings.ToLower(m.name[:1]) + m.name[1:] + `" `} {
+				text := strings.Replace(d.String(), quoted(m.name)+":", `"`+written+":", 1)
+				got, fault := c.decode(rec(envelopeDoc(nil).with("Payload", text).String()))
+				require.Nil(t, fault, "%s: %v", text, fault)
+				require.Equal(t, want, got, text)
+			}
+		}
+	}
+}
+
+// Every order of an envelope's fields, and of a bare payload's, means the same.
+func TestAnyOrderOfFields(t *testing.T) {
+	for _, c := range contracts() {
+		want, fault := c.decode(enveloped(c.doc()))
+		require.Nil(t, fault)
+		for _, form := range []struct {
+			whole doc
+			write func(doc) *record.Record
+		}{
+			{envelopeDoc(c.doc()), func(d doc) *record.Record { return rec(d.String()) }},
+			{c.doc(), bare},
+		} {
+			for step := range form.whole { // each field first, and each pair of neighbours swapped
+				for _, at := range []int{0, max(step-1, 0)} {
+					order := append(doc(nil), form.whole...)
+					order[step], order[at] = order[at], order[step]
+					got, fault := c.decode(form.write(order))
+					require.Nil(t, fault, "%s: %v", order, fault)
+					require.Equal(t, want, got, "%s", order)
+				}
+			}
+		}
+	}
+}
+
+// TenantId stands in the envelope and in the payload of a purchase: each keeps its own, wherever Payload comes.
+func TestTenantOfEnvelopeAndPayload(t *testing.T) {
+	for _, payload := range []doc{purchaseDoc(), viewDoc(), priceDoc()} {
+		for _, m := range payload {
+			require.Equal(t, m.name == "TenantId", envelopeField([]byte(m.name)) >= 0, "%s: the scanner knows TenantId as the only shared name", m.name)
+		}
+	}
+	other := member{"TenantId", quoted(objectGUID)}
+	for name, d := range map[string]doc{
+		"before":             {{"EventId", quoted(eventGUID)}, other, {"Payload", purchaseDoc().String()}},
+		"after":              {{"EventId", quoted(eventGUID)}, {"Payload", purchaseDoc().String()}, other},
+		"in a row as in one": {{"EventId", quoted(eventGUID)}, {"Version", "9"}, other, {"Payload", purchaseDoc().String()}},
+		"after all of bare":  append(purchaseDoc().with("TenantId", other.raw), member{"Payload", purchaseDoc().String()}, member{"EventId", quoted(eventGUID)}),
+	} {
+		p, fault := DecodePurchase(rec(d.String()))
+		require.Nil(t, fault, "%s: %v", name, fault)
+		require.Equal(t, objectGUID, p.Meta.TenantID, name)
+		require.Equal(t, developerGUID, p.TenantID.String(), name)
+		require.EqualValues(t, 3, p.Version, name)
+	}
+	_, fault := DecodePurchase(rec(purchaseDoc().plus("tenantId", quoted(objectGUID)).String(), "EventId", eventGUID))
+	requireFault(t, fault, CodeInvalidField, "TenantId")
+	_, fault = DecodePurchase(rec(doc{{"Payload", purchaseDoc().without("TenantId").String()}, other, {"EventId", quoted(eventGUID)}}.String()))
+	requireFault(t, fault, CodeInvalidField, "TenantId")
+}
+
+// What is not UTF-8 is that first, wherever it is and whatever else is wrong.
+func TestNotUTF8ComesFirst(t *testing.T) {
+	good := envelopeDoc(viewDoc()).String()
+	for name, value := range map[string]string{
+		"in a string":          strings.Replace(good, "Catalog", "Catalog\xff", 1),
+		"in an unknown string": strings.Replace(good, `"FilterSnapshot":null`, "\"FilterSnapshot\":[\"\xc3\"]", 1),
+		"in a name":            strings.Replace(good, "SessionId", "Session\xe2\x82Id", 1),
+		"cut in a Guid":        strings.Replace(good, sessionGUID, sessionGUID[:35]+"\xd1", 1),
+		"behind an escape":     strings.Replace(good, "Catalog", `\n`+"\xd1", 1),
+		"outside a string":     strings.Replace(good, ":42", ":42\xa0", 1),
+		"behind the object":    good + "\xff",
+		"behind a fault":       "{,}" + "\xff",
+		"in no object":         "[\xff]",
+		"with a repeated name": strings.Replace(good, "{", "{\"EventId\":\"\xff\",\"EventId\":1,", 1),
+		"in a broken string":   `{"a":"\q` + "\xff",
+		"nested too deeply":    strings.Repeat("[", 1000) + "\xff",
+	} {
+		_, fault := testViews.Decode(rec(value))
+		requireFault(t, fault, CodeUndecodable, "")
+		require.Equal(t, "The value is not valid UTF-8.", fault.Reason, name)
+	}
+	mustView(t, viewDoc().plus("Extra", `"Хамовники — 東京 😀"`).plus("Имя", "1"))
+}
+
 func TestUndecodableValues(t *testing.T) {
 	nested := func(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
 	for _, c := range contracts() {

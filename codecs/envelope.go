@@ -2,9 +2,8 @@ package codecs
 
 import (
 	"fmt"
+	"math/bits"
 	"unicode/utf8"
-
-	"github.com/google/uuid"
 
 	"github.com/pin-marketplace/vitrina/internal/record"
 )
@@ -26,7 +25,7 @@ const (
 const contractVersion = 1
 
 func envelopeFieldName(i int) string {
-	return [...]string{"EventId", "MessageId", "AggregateId", "AggregateType", "TenantId", "CreatedAt", "ContractVersion", "Payload"}[i]
+	return [...]string{"EventId", "MessageId", "AggregateId", "AggregateType", "TenantId", "CreatedAt", "ContractVersion", "Payload", ""}[i]
 }
 
 // envelopeField finds a field by its name: PascalCase or camelCase, nothing else (D20, D30).
@@ -55,94 +54,150 @@ func envelopeField(name []byte) int {
 // message is a scanned value: its payload's fields and its envelope.
 type message struct {
 	fields
-	envelope [envFields]span // all absent in the bare form
+	envelope         [envFields]span // all absent in the bare form
+	envelopeRepeated uint32          // bit set of the envelope's fields that came more than once
 }
 
 // scan reads the whole value in one pass. It returns a fault for what is no JSON object of the agreed form (D23) and for a repeated
-// field of the envelope; repeated fields of the payload are marked in their spans.
+// field of the envelope; repeated fields of the payload are noted in fields.
 func (m *message) scan(value []byte, payloadField func([]byte) int) *Fault {
 	if value == nil {
 		return undecodable("The value is null (a tombstone), which this topic has no meaning for.")
 	}
-	if !utf8.Valid(value) {
+	fault := m.scanText(value, payloadField)
+	// What is not UTF-8 is never sound JSON, so only a value that is faulty already can have this fault, which comes first.
+	if fault != nil && fault.Code == CodeUndecodable && !utf8.Valid(value) {
 		return undecodable("The value is not valid UTF-8.")
 	}
+	return fault
+}
+
+func (m *message) scanText(value []byte, payloadField func([]byte) int) *Fault {
 	m.data = value
+	if m.nameOf == nil {
+		m.nameOf = func(int) string { return "" }
+	}
 	s := scanner{data: value}
-	s.space()
-	if s.pos == len(value) {
+	pos := s.space(0)
+	if pos == len(value) {
 		return undecodable("The value is empty.")
 	}
-	if s.next() != kindObject {
+	if s.kind(pos) != kindObject {
 		return undecodable("The value is not a JSON object.")
 	}
-	var bare [maxFields]span
-	s.enter()
-	for first := true; s.fault == ""; first = false {
-		name, more := s.member(first)
-		if !more {
-			break
-		}
-		field := envelopeField(name)
-		if field == envPayload && m.envelope[envPayload].kind == absent && s.next() == kindObject {
-			m.envelope[envPayload] = span{kind: kindObject, start: s.pos}
-			s.enter()
-			s.members(&m.spans, payloadField)
-			continue
-		}
-		v, _ := s.value()
-		if field >= 0 {
-			m.envelope[field].set(v)
-		}
-		if i := payloadField(name); i >= 0 {
-			bare[i].set(v)
+	pos = m.outermost(&s, s.enter(pos), payloadField)
+	if pos >= 0 {
+		if pos = s.space(pos); pos < len(value) {
+			pos = s.fail(pos, "something follows the end of the object")
 		}
 	}
-	s.space()
-	if s.fault == "" && s.pos < len(value) {
-		s.fail("something follows the end of the object")
-	}
-	if s.fault != "" {
-		return undecodable(fmt.Sprintf("The value is not JSON: %s (byte %d of %d).", s.fault, s.pos, len(value)))
+	if pos < 0 {
+		return undecodable(fmt.Sprintf("The value is not JSON: %s (byte %d of %d).", s.fault, s.space(s.at), len(value)))
 	}
 
 	if m.envelope[envPayload].kind == absent {
 		// The bare form: the value is the payload, its metadata are headers. Names of the envelope mean nothing in it.
 		m.envelope = [envFields]span{}
-		m.spans = bare
 		return nil
 	}
-	if !m.envelope[envPayload].repeated && m.envelope[envPayload].kind != kindObject {
+	if m.envelope[envPayload].kind != kindObject && m.envelopeRepeated>>envPayload&1 == 0 {
 		return undecodable("Payload is not a JSON object.")
 	}
-	for i, v := range m.envelope {
-		if v.repeated {
-			return repeatedField(envelopeFieldName(i))
-		}
+	if m.envelopeRepeated != 0 {
+		return repeatedField(envelopeFieldName(bits.TrailingZeros32(m.envelopeRepeated)))
 	}
 	return nil
 }
 
-// members consumes the members of an entered object.
-func (s *scanner) members(into *[maxFields]span, field func([]byte) int) {
+// outermost consumes the members of the outermost object, which is an envelope if it has a Payload and a bare payload if not.
+func (m *message) outermost(s *scanner, pos int, payloadField func([]byte) int) int {
+	field, bare := -1, -1 // what the last name means in an envelope and in a bare payload; -1 is nothing
 	for first := true; ; first = false {
-		name, more := s.member(first)
-		if !more {
-			return
+		var more bool
+		if s.nextIsMember(pos, first) {
+			pos++
+		} else if pos, more = s.member(pos, first); !more {
+			return pos
 		}
-		v, ok := s.value()
-		if !ok {
-			return
+		if field, bare, pos = m.meaning(s, pos, field, bare, payloadField); pos < 0 {
+			return pos
 		}
-		if i := field(name); i >= 0 {
-			into[i].set(v)
+		mayBeBare := m.envelope[envPayload].kind == absent
+		if field == envPayload && mayBeBare && s.kind(pos) == kindObject {
+			m.envelope[envPayload] = span{kind: kindObject, start: pos}
+			m.forget()
+			if pos = s.members(s.enter(pos), &m.fields, payloadField); pos < 0 {
+				return pos
+			}
+			continue
+		}
+		var v span
+		if v, pos = s.value(pos); pos < 0 {
+			return pos
+		}
+		if field >= 0 {
+			if m.envelope[field].kind != absent {
+				m.envelopeRepeated |= 1 << field
+			}
+			m.envelope[field] = v
+		}
+		if bare >= 0 && mayBeBare {
+			m.set(bare, v)
 		}
 	}
 }
 
-func (v *span) set(to span) {
-	to.repeated = v.kind != absent
-	*v = to
+// meaning consumes the name of a member of the outermost object and says what it means; field and bare are what the last one meant.
+func (m *message) meaning(s *scanner, pos, field, bare int, payloadField func([]byte) int) (newField, newBare, next int) {
+	if bare >= 0 {
+		if i, name, next := s.follows(pos, bare, m.nameOf); i >= 0 {
+			return envelopeField(name), i, next
+		}
+	}
+	if i, name, next := s.follows(pos, field, envelopeFieldName); i >= 0 {
+		if i == envTenantID { // the only name that payloads have too
+			return i, payloadField(name), next
+		}
+		return i, -1, next
+	}
+	name, next := s.name(pos)
+	return envelopeField(name), payloadField(name), next
+}
+
+// members consumes the members of an entered object.
+func (s *scanner) members(pos int, into *fields, field func([]byte) int) int {
+	i := -1
+	for first := true; ; first = false {
+		var more bool
+		if s.nextIsMember(pos, first) {
+			pos++
+		} else if pos, more = s.member(pos, first); !more {
+			return pos
+		}
+		if i, _, pos = s.follows(pos, i, into.nameOf); i < 0 {
+			var name []byte
+			if name, pos = s.name(pos); pos < 0 {
+				return pos
+			}
+			i = field(name)
+		}
+		if end := pos + quotedGUID; i >= 0 && s.is(pos, '"') && s.is(end-1, '"') {
+			// Most strings are Guids: read here, each is looked at only once.
+			if g, ok := readGUID(s.data[pos+1 : end-1]); ok {
+				into.set(i, span{start: pos, end: end, kind: kindString})
+				into.setGUID(i, g)
+				pos = end
+				continue
+			}
+		}
+		var v span
+		if v, pos = s.value(pos); pos < 0 {
+			return pos
+		}
+		if i >= 0 {
+			into.set(i, v)
+		}
+	}
 }
 
 // claim returns the text that stands for a field of the metadata, by the precedence that Meta describes. found says whether any
@@ -161,14 +216,15 @@ func (m *message) claim(rec *record.Record, field int, headers ...string) (text 
 }
 
 // meta reads the metadata. eventIDFound says whether there was an EventId at all, readable or not.
-func (m *message) meta(rec *record.Record) (meta Meta, eventIDFound bool) {
+func (m *message) meta(rec *record.Record, meta *Meta) (eventIDFound bool) {
 	id, found := m.claim(rec, envEventID)
 	if !found {
 		id, found = m.claim(rec, envMessageID, "EventId", "MessageId", "ce_id")
 	}
 	// The empty Guid identifies no message: taken for an id it would make every such event a repeat of the first.
-	if guid, ok := parseGUID(id); ok && guid != uuid.Nil {
-		meta.MessageID, meta.HasMessageID = guid, true
+	if id, ok := readGUID(id); ok && id != (guid{}) {
+		id.put(&meta.MessageID)
+		meta.HasMessageID = true
 	}
 	if b, ok := m.claim(rec, envAggregateID, "AggregateId"); ok {
 		meta.AggregateID = cleanText(b)
@@ -191,7 +247,7 @@ func (m *message) meta(rec *record.Record) (meta Meta, eventIDFound bool) {
 		meta.ContractVersion = smallInteger(b)
 	}
 	meta.ContractMismatch = meta.ContractVersion != contractVersion
-	return meta, found
+	return found
 }
 
 // EventID returns the id of an event in canonical form, empty where it has none that is readable: for the log line of a record that
@@ -201,7 +257,8 @@ func EventID(rec *record.Record) string {
 	if fault := m.scan(rec.Value, func([]byte) int { return -1 }); fault != nil {
 		m = message{} // the headers may still say it
 	}
-	meta, _ := m.meta(rec)
+	var meta Meta
+	m.meta(rec, &meta)
 	if !meta.HasMessageID {
 		return ""
 	}

@@ -3,10 +3,10 @@ package codecs
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"strconv"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/shopspring/decimal"
 )
 
@@ -18,13 +18,40 @@ const maxFields = 16
 //
 // The spans lie inside, not behind a pointer: so a decoder's whole working state stays on the stack.
 type fields struct {
-	data   []byte           // the whole text
-	nameOf func(int) string // the name of a field, by its place in spans
-	spans  [maxFields]span
-	list   string // name of the array that holds the object, if any
-	index  int    // the object's place in it
-	secret uint32 // bit set of fields whose value no reason may show
-	fault  *Fault
+	data     []byte           // the whole text
+	nameOf   func(int) string // the name of a field, by its place in spans; empty behind the last
+	spans    [maxFields]span
+	guids    [maxFields]guid // of the fields in isGUID
+	isGUID   uint32          // bit set of the fields that are known to be Guids; others may be too
+	seen     uint32          // bit set of the fields that came
+	repeated uint32          // bit set of the fields that came more than once
+	secret   uint32          // bit set of fields whose value no reason may show
+	list     string          // name of the array or the field that holds the object, if any
+	index    int             // the object's place in the array, notIndexed if it is in none
+	fault    *Fault
+}
+
+const notIndexed = -1
+
+// set notes the value of a field; of repeated ones the last.
+func (f *fields) set(i int, v span) {
+	f.repeated |= f.seen & (1 << i)
+	f.seen |= 1 << i
+	f.isGUID &^= 1 << i
+	f.spans[i] = v
+}
+
+// setGUID notes after set that the value is this Guid.
+func (f *fields) setGUID(i int, id guid) {
+	f.isGUID |= 1 << i
+	f.guids[i] = id
+}
+
+// forget undoes every set.
+func (f *fields) forget() {
+	if f.seen != 0 {
+		f.spans, f.seen, f.repeated, f.isGUID = [maxFields]span{}, 0, 0, 0
+	}
 }
 
 func undecodable(reason string) *Fault { return &Fault{Code: CodeUndecodable, Reason: reason} }
@@ -36,8 +63,11 @@ func repeatedField(name string) *Fault {
 
 // name is a field's name in faults: "BoostWeight", "Targets[3].TargetId".
 func (f *fields) name(i int) string {
-	if f.list == "" {
+	switch {
+	case f.list == "":
 		return f.nameOf(i)
+	case f.index == notIndexed:
+		return f.list + "." + f.nameOf(i)
 	}
 	return f.list + "[" + strconv.Itoa(f.index) + "]." + f.nameOf(i)
 }
@@ -99,10 +129,8 @@ func (f *fields) show(i int) string {
 
 // checkRepeated faults the first field that came more than once, the fields that nobody reads included (D20).
 func (f *fields) checkRepeated() {
-	for i := range f.spans {
-		if f.spans[i].repeated && f.fault == nil {
-			f.fault = repeatedField(f.name(i))
-		}
+	if f.repeated != 0 && f.fault == nil {
+		f.fault = repeatedField(f.name(bits.TrailingZeros32(f.repeated)))
 	}
 }
 
@@ -137,23 +165,26 @@ func (f *fields) requireKind(i int, k kind, must string) bool {
 }
 
 // guid reads a required Guid; the empty one too.
-func (f *fields) guid(i int) uuid.UUID {
+func (f *fields) guid(i int) guid {
 	if !f.require(i) {
-		return uuid.Nil
+		return guid{}
+	}
+	if f.isGUID>>i&1 == 1 {
+		return f.guids[i]
 	}
 	if b, ok := f.text(f.spans[i]); ok {
-		if id, ok := parseGUID(b); ok {
+		if id, ok := readGUID(b); ok {
 			return id
 		}
 	}
 	f.reject(i, "a Guid (8-4-4-4-12 hexadecimal digits)")
-	return uuid.Nil
+	return guid{}
 }
 
 // id reads a required Guid that must not be empty.
-func (f *fields) id(i int) uuid.UUID {
+func (f *fields) id(i int) guid {
 	id := f.guid(i)
-	if id == uuid.Nil {
+	if id == (guid{}) {
 		f.reject(i, "a Guid that is not empty")
 	}
 	return id

@@ -26,11 +26,12 @@ const (
 
 // span is one scanned value: where its text lies and what it is. Nothing is converted while scanning, because whether a field
 // counts (envelope or bare form) is known only at the end of the text.
+//
+// Four fields at most: the compiler then keeps a span in registers.
 type span struct {
 	start, end int // of the text, quotes included
 	kind       kind
 	escaped    bool // a string that holds a backslash
-	repeated   bool // the field came more than once
 }
 
 // scanner checks and walks a JSON text (RFC 8259) in one pass over its bytes, without allocating. It is written by hand because
@@ -38,113 +39,117 @@ type span struct {
 // conversion, the sight of duplicated fields, and a bound on nesting (docs/decisions, "JSON decoding", has the measurements). A fuzz
 // test holds it against encoding/json: it accepts exactly the texts that json.Valid accepts, but for UTF-8 and nesting.
 //
-// The text must have passed utf8.Valid before.
+// Bytes beyond ASCII are sound in strings only, so that is where UTF-8 is checked.
+//
+// Its methods take the position of what they consume and return the position behind it, negative after a fault: a position kept in a
+// field would be stored and loaded again at every step, and the steps wait for each other.
 type scanner struct {
 	data  []byte
-	pos   int
 	depth int
-	fault string // what is wrong at pos; empty while nothing is
+	fault string // what is wrong; empty while nothing is
+	at    int    // where it is wrong
 }
 
-func (s *scanner) fail(what string) bool {
-	if s.fault == "" {
-		s.fault = what
-	}
-	return false
+func (s *scanner) fail(pos int, what string) int {
+	s.fault, s.at = what, pos
+	return -1
 }
 
-func (s *scanner) space() {
-	for s.pos < len(s.data) {
-		switch s.data[s.pos] {
-		case ' ', '\t', '\n', '\r':
-			s.pos++
-		default:
-			return
-		}
+// space consumes white space, if there is any.
+func (s *scanner) space(pos int) int {
+	for pos < len(s.data) && s.data[pos] <= ' ' && isSpace(s.data[pos]) {
+		pos++
 	}
+	return pos
 }
+
+// is says whether a byte is the one at pos.
+func (s *scanner) is(pos int, b byte) bool { return pos < len(s.data) && s.data[pos] == b }
 
 // enter consumes the bracket that opens an object or array.
-func (s *scanner) enter() bool {
+func (s *scanner) enter(pos int) int {
 	s.depth++
 	if s.depth > maxDepth {
-		return s.fail("objects and arrays nest too deeply")
+		return s.fail(pos, "objects and arrays nest too deeply")
 	}
-	s.pos++
-	return true
+	return pos + 1
 }
 
-// leave consumes the closing bracket if it is next.
-func (s *scanner) leave(bracket byte) bool {
-	s.space()
-	if s.pos < len(s.data) && s.data[s.pos] == bracket {
-		s.pos++
+// item moves to the next member or element of an entered object or array, which must be consumed next. false means the end, which is
+// consumed, or a fault.
+func (s *scanner) item(pos int, first bool, bracket byte) (next int, more bool) {
+	pos = s.space(pos)
+	switch {
+	case s.is(pos, bracket):
 		s.depth--
-		return true
+		return pos + 1, false
+	case first:
+		return pos, true
+	case pos >= len(s.data):
+		return s.fail(pos, "the text ends inside an object or array"), false
+	case s.data[pos] != ',':
+		return s.fail(pos, "a comma or closing bracket is missing"), false
 	}
-	return false
+	return s.space(pos + 1), true
 }
 
-// comma consumes the comma before the next member or element.
-func (s *scanner) comma() bool {
-	if s.pos >= len(s.data) {
-		return s.fail("the text ends inside an object or array")
-	}
-	if s.data[s.pos] != ',' {
-		return s.fail("a comma or closing bracket is missing")
-	}
-	s.pos++
-	s.space()
-	return true
+// nextIsMember says whether a member follows without any space, which spares most calls of member.
+func (s *scanner) nextIsMember(pos int, first bool) bool {
+	return !first && s.is(pos, ',') && s.is(pos+1, '"')
 }
 
-// member moves to the next member of an entered object and returns its name, unescaped; the value must be consumed next. false means
-// the end of the object, or a fault.
-func (s *scanner) member(first bool) ([]byte, bool) {
-	if s.leave('}') {
-		return nil, false
+// member moves to the name of the next member of an entered object. false means the end of the object, or a fault.
+func (s *scanner) member(pos int, first bool) (next int, more bool) {
+	if pos, more = s.item(pos, first, '}'); more && !s.is(pos, '"') {
+		return s.fail(pos, "a field name is missing"), false
 	}
-	if !first && !s.comma() {
-		return nil, false
+	return pos, more
+}
+
+// name consumes the name of a member and moves to its value. The name is returned unescaped.
+func (s *scanner) name(pos int) (name []byte, next int) {
+	escaped, next := s.str(pos)
+	if next < 0 {
+		return nil, next
 	}
-	if s.pos >= len(s.data) || s.data[s.pos] != '"' {
-		return nil, s.fail("a field name is missing")
-	}
-	start := s.pos
-	escaped, ok := s.str()
-	if !ok {
-		return nil, false
-	}
-	name := s.data[start+1 : s.pos-1]
+	name = s.data[pos+1 : next-1]
 	if escaped {
 		// A name that is no text (half a surrogate pair) is no name of ours: it stays as it is, unknown.
 		if plain, ok := unescape(name); ok {
 			name = plain
 		}
 	}
-	s.space()
-	if s.pos >= len(s.data) || s.data[s.pos] != ':' {
-		return nil, s.fail("a colon is missing after a field name")
+	pos = s.space(next)
+	if !s.is(pos, ':') {
+		return nil, s.fail(pos, "a colon is missing after a field name")
 	}
-	s.pos++
-	s.space()
-	return name, true
+	return name, s.space(pos + 1)
 }
 
-// element moves to the next element of an entered array, which must be consumed next. false means the end of the array, or a fault.
-func (s *scanner) element(first bool) bool {
-	if s.leave(']') {
-		return false
+// follows is name for a member that is one of the two fields after the last one, in PascalCase or camelCase and without escapes; i is
+// negative if it is not. Producers write fields in the order of the contract and leave out few, so this nearly always spares looking
+// for the end of the name and then for its meaning.
+func (s *scanner) follows(pos, last int, nameOf func(int) string) (i int, name []byte, next int) {
+	b := s.data[pos:]
+	for i = last + 1; i <= last+2; i++ {
+		expected := nameOf(i)
+		n := len(expected)
+		if n == 0 {
+			break
+		}
+		if len(b) > n+2 && b[n+1] == '"' && b[n+2] == ':' && b[1]|0x20 == expected[0]|0x20 && string(b[2:n+1]) == expected[1:] {
+			return i, b[1 : n+1], s.space(pos + n + 3)
+		}
 	}
-	return first || s.comma()
+	return -1, nil, pos
 }
 
-// next says what starts at pos.
-func (s *scanner) next() kind {
-	if s.pos >= len(s.data) {
+// kind says what starts at pos.
+func (s *scanner) kind(pos int) kind {
+	if pos >= len(s.data) {
 		return absent
 	}
-	switch c := s.data[s.pos]; c {
+	switch c := s.data[pos]; c {
 	case '"':
 		return kindString
 	case '{':
@@ -164,101 +169,129 @@ func (s *scanner) next() kind {
 }
 
 // value consumes one value of any kind.
-func (s *scanner) value() (span, bool) {
-	v := span{start: s.pos, kind: s.next()}
-	var ok bool
+func (s *scanner) value(pos int) (v span, next int) {
+	v.start, v.kind = pos, s.kind(pos)
 	switch v.kind {
 	case kindString:
-		v.escaped, ok = s.str()
+		v.escaped, next = s.str(pos)
 	case kindNumber:
-		ok = s.number()
+		next = s.number(pos)
 	case kindObject:
-		ok = s.skipObject()
+		next = s.skipObject(pos)
 	case kindArray:
-		ok = s.skipArray()
+		next = s.skipArray(pos)
 	case kindBool:
-		ok = s.literal("true") || s.literal("false") || s.fail("a value is misspelt")
+		if next = s.literal(pos, "true"); next < 0 {
+			next = s.literal(pos, "false")
+		}
 	case kindNull:
-		ok = s.literal("null") || s.fail("a value is misspelt")
+		next = s.literal(pos, "null")
 	case absent:
-		ok = s.fail("a value is missing")
+		next = s.fail(pos, "a value is missing")
 	}
-	v.end = s.pos
-	return v, ok
+	v.end = next
+	return v, next
 }
 
-func (s *scanner) skipObject() bool {
-	if !s.enter() {
-		return false
-	}
-	for first := true; ; first = false {
-		if _, more := s.member(first); !more {
-			return s.fault == ""
+// quotedGUID is the length of a Guid without braces, in quotes.
+const quotedGUID = 38
+
+func (s *scanner) skipObject(pos int) int {
+	pos = s.enter(pos)
+	for first, more := true, pos >= 0; more; first = false {
+		if pos, more = s.member(pos, first); !more {
+			break
 		}
-		if _, ok := s.value(); !ok {
-			return false
+		if _, pos = s.name(pos); pos < 0 {
+			break
+		}
+		_, pos = s.value(pos)
+		more = pos >= 0
+	}
+	return pos
+}
+
+func (s *scanner) skipArray(pos int) int {
+	pos = s.enter(pos)
+	for first, more := true, pos >= 0; more; first = false {
+		if pos, more = s.item(pos, first, ']'); more {
+			_, pos = s.value(pos)
+			more = pos >= 0
 		}
 	}
+	return pos
 }
 
-func (s *scanner) skipArray() bool {
-	if !s.enter() {
-		return false
+func (s *scanner) literal(pos int, word string) int {
+	if end := pos + len(word); end <= len(s.data) && string(s.data[pos:end]) == word {
+		return end
 	}
-	for first := true; s.element(first); first = false {
-		if _, ok := s.value(); !ok {
-			return false
-		}
-	}
-	return s.fault == ""
+	return s.fail(pos, "a value is misspelt")
 }
 
-func (s *scanner) literal(word string) bool {
-	if len(s.data)-s.pos >= len(word) && string(s.data[s.pos:s.pos+len(word)]) == word {
-		s.pos += len(word)
-		return true
-	}
-	return false
-}
+// Of eight bytes at once: each byte's lowest and highest bit.
+const ones, high = 0x0101010101010101, 0x8080808080808080
 
-// str consumes a string, looking at eight bytes at a time for a quote, a backslash or a control character.
-func (s *scanner) str() (escaped, ok bool) {
-	const ones, high = 0x0101010101010101, 0x8080808080808080
-	data, i := s.data, s.pos+1
+// special marks, by its highest bit, the first of eight bytes that is a control character, a quote or a backslash; there are none if it
+// marks nothing. The first two are what is below 0x21 once bit 1 is flipped. Bytes behind the first may be marked wrongly, by borrows,
+// and so may bytes beyond ASCII.
+func special(w uint64) uint64 { return (w ^ ones*2 - ones*0x21) | (w ^ ones*'\\' - ones) }
+
+// str consumes a string, looking at eight bytes at a time.
+func (s *scanner) str(pos int) (escaped bool, next int) {
+	data, i := s.data, pos+1
+	if isPlain36(data[i:]) {
+		return false, i + 37
+	}
+	seen := uint64(0) // all bytes of the string, and some behind it, or'ed
 	for {
 		for i+8 <= len(data) {
 			w := binary.LittleEndian.Uint64(data[i:])
-			quote, slash := w^(ones*'"'), w^(ones*'\\')
-			// The lowest marked byte is exact; borrows can mark wrongly only above it.
-			hit := ((w-ones*0x20)&^w | (quote-ones)&^quote | (slash-ones)&^slash) & high
-			if hit != 0 {
+			seen |= w
+			if hit := special(w) &^ w & high; hit != 0 {
 				i += bits.TrailingZeros64(hit) >> 3
 				break
 			}
 			i += 8
 		}
 		for i < len(data) && data[i] != '"' && data[i] != '\\' && data[i] >= 0x20 {
+			seen |= uint64(data[i])
 			i++
 		}
-		s.pos = i
 		if i >= len(data) {
-			return escaped, s.fail("the text ends inside a string")
+			return escaped, s.fail(i, "the text ends inside a string")
 		}
 		switch data[i] {
 		case '"':
-			s.pos++
-			return escaped, true
+			if seen&high != 0 && !utf8.Valid(data[pos:i]) {
+				return escaped, s.fail(pos, "a string is not UTF-8")
+			}
+			return escaped, i + 1
 		case '\\':
 			escaped = true
 			n := escapeLen(data[i:])
 			if n == 0 {
-				return escaped, s.fail("a string holds a broken escape")
+				return escaped, s.fail(i, "a string holds a broken escape")
 			}
 			i += n
 		default:
-			return escaped, s.fail("a string holds a control character")
+			return escaped, s.fail(i, "a string holds a control character")
 		}
 	}
+}
+
+// isPlain36 says whether the string that b is the inside of has 36 bytes, all ASCII without escapes: a Guid, as most strings here are.
+func isPlain36(b []byte) bool {
+	if len(b) < 37 || b[36] != '"' {
+		return false
+	}
+	odd := uint64(0)
+	for i := 0; i <= 24; i += 8 {
+		w := binary.LittleEndian.Uint64(b[i:])
+		odd |= w | special(w)
+	}
+	w := binary.LittleEndian.Uint64(b[28:])
+	return (odd|w|special(w))&high == 0
 }
 
 // escapeLen returns the length of the escape sequence at the start of b, 0 if it is none.
@@ -335,26 +368,26 @@ func unescape(b []byte) ([]byte, bool) {
 }
 
 // number consumes a number by the grammar of RFC 8259.
-func (s *scanner) number() bool {
-	n := numberLen(s.data[s.pos:])
+func (s *scanner) number(pos int) int {
+	n := numberLen(s.data[pos:])
 	if n == 0 {
-		return s.fail("a number is malformed")
+		return s.fail(pos, "a number is malformed")
 	}
-	s.pos += n
-	return true
+	return pos + n
 }
 
 // numberLen returns the length of the JSON number at the start of b, 0 if there is none.
 func numberLen(b []byte) int {
 	i := 0
-	if i < len(b) && b[i] == '-' {
+	if len(b) > 0 && b[0] == '-' {
+		i = 1
+	}
+	first := i
+	for i < len(b) && isDigit(b[i]) {
 		i++
 	}
-	switch n := digits(b[i:]); {
-	case n == 0, n > 1 && b[i] == '0':
+	if i == first || i > first+1 && b[first] == '0' {
 		return 0
-	default:
-		i += n
 	}
 	if i < len(b) && b[i] == '.' {
 		n := digits(b[i+1:])
@@ -385,6 +418,8 @@ func digits(b []byte) int {
 	}
 	return n
 }
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 

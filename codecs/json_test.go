@@ -83,7 +83,7 @@ func TestScannerAgainstStandardLibrary(t *testing.T) {
 // The eight bytes at a time of the string scanner find what one byte at a time finds, wherever it lies.
 func TestStringEndsAtEachOffset(t *testing.T) {
 	for length := range 40 {
-		for _, special := range []string{`"`, `\"`, "\x00", "\x1f", "\x7f", "я", `\u0041`, "!", "#", "[", "]"} {
+		for _, special := range []string{`"`, `\"`, "\x00", "\x1f", "\x7f", "\x80", "\xd1", "я", `\u0041`, "!", "#", "[", "]"} {
 			for at := range length + 1 {
 				inside := strings.Repeat("a", at) + special + strings.Repeat("b", length-at)
 				for _, tail := range []string{`"`, `"}`, ""} {

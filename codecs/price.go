@@ -42,7 +42,7 @@ const (
 
 func priceFieldName(i int) string {
 	return [...]string{"PropertyObjectId", "DeveloperId", "ProjectId", "BuildingId", "LayoutGroupId", "LayoutId", "AreaTotal", "OldPrice",
-		"NewPrice", "OldPricePerMeter", "NewPricePerMeter", "CurrencyId", "CurrencySnapshot", "ChangedAt", "Source", "Version"}[i]
+		"NewPrice", "OldPricePerMeter", "NewPricePerMeter", "CurrencyId", "CurrencySnapshot", "ChangedAt", "Source", "Version", ""}[i]
 }
 
 func priceField(name []byte) int {
@@ -92,7 +92,7 @@ const (
 )
 
 func currencyFieldName(i int) string {
-	return [...]string{"CurrencySnapshot.IsoCode", "CurrencySnapshot.CurrencyId", "CurrencySnapshot.Name", "CurrencySnapshot.Sign"}[i]
+	return [...]string{"IsoCode", "CurrencyId", "Name", "Sign", ""}[i]
 }
 
 func currencyField(name []byte) int {
@@ -117,16 +117,16 @@ func DecodePrice(rec *record.Record, now time.Time) (*Price, *Fault) {
 	if fault := m.scan(rec.Value, priceField); fault != nil {
 		return nil, fault
 	}
-	meta, found := m.meta(rec)
+	p := &Price{}
+	found := m.meta(rec, &p.Meta)
 	f := &m.fields
 	f.checkRepeated()
-	f.requireEventID(meta, found)
-	p := &Price{Meta: meta}
+	f.requireEventID(&p.Meta, found)
 	p.read(f, now)
 	if f.fault != nil {
 		return nil, f.fault
 	}
-	p.FactID = meta.MessageID.String()
+	p.FactID = p.MessageID.String()
 	p.SourceEventID = p.FactID
 	return p, nil
 }
@@ -157,9 +157,9 @@ func RoundTripTime(t time.Time) string {
 
 // read validates the payload and maps it, in the order of the specification's table.
 func (p *Price) read(f *fields, now time.Time) {
-	p.PropertyObjectID = f.id(priceObjectID)
-	p.DeveloperID = f.id(priceDeveloperID)
-	p.ProjectID = f.id(priceProjectID)
+	f.id(priceObjectID).put(&p.PropertyObjectID)
+	f.id(priceDeveloperID).put(&p.DeveloperID)
+	f.id(priceProjectID).put(&p.ProjectID)
 	p.BuildingID = f.positive(priceBuildingID)
 	p.LayoutGroupID = f.positive(priceLayoutGroupID)
 	p.LayoutID = f.positive(priceLayoutID)
@@ -231,10 +231,9 @@ func (f *fields) perMeter(i int, price, area decimal.Decimal) decimal.Decimal {
 
 func (p *Price) readCurrency(f *fields) {
 	v := f.spans[priceCurrency]
-	s := scanner{data: f.data[:v.end], pos: v.start}
-	currency := fields{data: f.data, nameOf: currencyFieldName}
-	s.enter()
-	s.members(&currency.spans, currencyField)
+	s := scanner{data: f.data[:v.end]}
+	currency := fields{data: f.data, nameOf: currencyFieldName, list: "CurrencySnapshot", index: notIndexed}
+	s.members(s.enter(v.start), &currency, currencyField)
 	currency.checkRepeated()
 	p.CurrencyIsoCode = string(currency.string(currencyIsoCode))
 	p.NonRUB = p.CurrencyIsoCode != currencyRUB

@@ -30,7 +30,7 @@ const (
 )
 
 func purchaseFieldName(i int) string {
-	return [...]string{"PurchaseId", "Targets", "BoostWeight", "Status", "EndsAt", "Version", "TenantId"}[i]
+	return [...]string{"PurchaseId", "Targets", "BoostWeight", "Status", "EndsAt", "Version", "TenantId", ""}[i]
 }
 
 func purchaseField(name []byte) int {
@@ -59,7 +59,7 @@ const (
 )
 
 func targetFieldName(i int) string {
-	return [...]string{"TargetKind", "TargetId"}[i]
+	return [...]string{"TargetKind", "TargetId", ""}[i]
 }
 
 func targetField(name []byte) int {
@@ -79,13 +79,13 @@ func DecodePurchase(rec *record.Record) (*Purchase, *Fault) {
 	if fault := m.scan(rec.Value, purchaseField); fault != nil {
 		return nil, fault
 	}
-	meta, found := m.meta(rec)
+	p := &Purchase{}
+	found := m.meta(rec, &p.Meta)
 	f := &m.fields
 	f.checkRepeated()
-	f.requireEventID(meta, found)
+	f.requireEventID(&p.Meta, found)
 
-	p := &Purchase{Meta: meta}
-	p.PurchaseID = f.id(purchaseID)
+	f.id(purchaseID).put(&p.PurchaseID)
 	if f.requireKind(purchaseTargets, kindArray, "an array") {
 		p.readTargets(f)
 	}
@@ -96,7 +96,7 @@ func DecodePurchase(rec *record.Record) (*Purchase, *Fault) {
 	p.Status = f.status(purchaseStatus)
 	p.EndsAt, _ = f.time(purchaseEndsAt)
 	p.Version = f.positive(purchaseVersion)
-	p.TenantID = f.guid(purchaseTenantID)
+	f.guid(purchaseTenantID).put(&p.TenantID)
 	if f.fault != nil {
 		return nil, f.fault
 	}
@@ -127,23 +127,23 @@ func (f *fields) status(i int) Status {
 // and what is wrong with them must not hold up ours.
 func (p *Purchase) readTargets(f *fields) {
 	v := f.spans[purchaseTargets]
-	s := scanner{data: f.data[:v.end], pos: v.start}
-	s.enter()
-	for n := 0; s.element(n == 0); n++ {
-		if s.next() != kindObject {
+	s := scanner{data: f.data[:v.end]}
+	pos, more := s.item(s.enter(v.start), true, ']')
+	for n := 0; more; n++ {
+		if s.kind(pos) != kindObject {
 			entry := fields{data: f.data, nameOf: func(int) string { return fmt.Sprintf("Targets[%d]", n) }}
-			entry.spans[0], _ = s.value()
+			entry.spans[0], _ = s.value(pos)
 			entry.reject(0, "an object")
 			f.fault = entry.fault
 			return
 		}
 		entry := fields{data: f.data, nameOf: targetFieldName, list: "Targets", index: n}
-		s.enter()
-		s.members(&entry.spans, targetField)
+		pos = s.members(s.enter(pos), &entry, targetField)
 		p.readTarget(&entry)
 		if f.fault = entry.fault; f.fault != nil {
 			return
 		}
+		pos, more = s.item(pos, false, ']')
 	}
 	slices.SortFunc(p.Targets, CompareTargets)
 	p.Targets = slices.Compact(p.Targets)
@@ -160,9 +160,9 @@ func (p *Purchase) readTarget(entry *fields) {
 	}
 	switch string(kind) {
 	case string(KindProject):
-		p.Targets = append(p.Targets, Target{KindProject, entry.id(targetID)})
+		p.Targets = append(p.Targets, Target{KindProject, entry.id(targetID).uuid()})
 	case string(KindPropertyObject):
-		p.Targets = append(p.Targets, Target{KindPropertyObject, entry.id(targetID)})
+		p.Targets = append(p.Targets, Target{KindPropertyObject, entry.id(targetID).uuid()})
 	case "Post":
 		p.PostTargets++
 	default:
@@ -183,7 +183,7 @@ func CompareTargets(a, b Target) int {
 }
 
 // requireEventID faults an event without a usable EventId (D22).
-func (f *fields) requireEventID(meta Meta, found bool) {
+func (f *fields) requireEventID(meta *Meta, found bool) {
 	switch {
 	case f.fault != nil || meta.HasMessageID:
 	case !found:

@@ -2,7 +2,7 @@ package codecs
 
 import (
 	"bytes"
-	"encoding/hex"
+	"encoding/binary"
 	"math"
 	"math/big"
 	"time"
@@ -21,20 +21,59 @@ const (
 	fits
 )
 
-// parseGUID reads 8-4-4-4-12 hexadecimal digits of any case, with or without braces (D18), and no other form.
+// guid is a Guid in two words, which pass through the decoder in registers; an array of bytes would not.
+type guid struct{ first, second uint64 }
+
+func (g guid) put(id *uuid.UUID) {
+	binary.LittleEndian.PutUint64(id[:8], g.first)
+	binary.LittleEndian.PutUint64(id[8:], g.second)
+}
+
+func (g guid) uuid() (id uuid.UUID) {
+	g.put(&id)
+	return id
+}
+
+// parseGUID is readGUID for those who want bytes.
 func parseGUID(b []byte) (id uuid.UUID, ok bool) {
+	g, ok := readGUID(b)
+	return g.uuid(), ok
+}
+
+// readGUID reads 8-4-4-4-12 hexadecimal digits of any case, with or without braces (D18), and no other form.
+func readGUID(b []byte) (id guid, ok bool) {
 	if len(b) == 38 && b[0] == '{' && b[37] == '}' {
 		b = b[1:37]
 	}
 	if len(b) != 36 || b[8] != '-' || b[13] != '-' || b[18] != '-' || b[23] != '-' {
-		return uuid.Nil, false
+		return guid{}, false
 	}
-	for _, part := range [...]struct{ to, from, until int }{{0, 0, 8}, {4, 9, 13}, {6, 14, 18}, {8, 19, 23}, {10, 24, 36}} {
-		if _, err := hex.Decode(id[part.to:], b[part.from:part.until]); err != nil {
-			return uuid.Nil, false
-		}
+	// Eight digits at a time: every view brings six Guids, and digit by digit they were a fifth of its cost.
+	d1 := binary.LittleEndian.Uint64(b)
+	d2 := uint64(binary.LittleEndian.Uint32(b[9:])) | uint64(binary.LittleEndian.Uint32(b[14:]))<<32
+	d3 := uint64(binary.LittleEndian.Uint32(b[19:])) | uint64(binary.LittleEndian.Uint32(b[24:]))<<32
+	d4 := binary.LittleEndian.Uint64(b[28:])
+	if hexDigits(d1)&hexDigits(d2)&hexDigits(d3)&hexDigits(d4) != high {
+		return guid{}, false
 	}
-	return id, true
+	return guid{hexValue8(d1) | hexValue8(d2)<<32, hexValue8(d3) | hexValue8(d4)<<32}, true
+}
+
+// hexDigits looks at eight bytes at once and marks, by its highest bit, each that is a hexadecimal digit.
+func hexDigits(text uint64) uint64 {
+	ascii := text &^ high      // no sum below carries into the next byte
+	lower := ascii | ones*0x20 // lower case for letters; no other byte becomes a letter by it
+	digit := (ascii + ones*(0x80-'0')) &^ (ascii + ones*(0x80-'9'-1))
+	letter := (lower + ones*(0x80-'a')) &^ (lower + ones*(0x80-'f'-1))
+	return (digit | letter) &^ text & high
+}
+
+// hexValue8 returns the four bytes that eight hexadecimal digits stand for; the first is the lowest, in text and result.
+func hexValue8(text uint64) uint64 {
+	n := text&(ones*0x0F) + text>>6&ones*9 // bit 6 tells letters from digits
+	n = (n<<4 | n>>8) & 0x00FF00FF00FF00FF // two digits make a byte, and the bytes move together
+	n = (n | n>>8) & 0x0000FFFF0000FFFF
+	return uint64(uint32(n | n>>16))
 }
 
 // parseInteger reads a JSON integer: digits with an optional minus, no fraction, no exponent (D24).
@@ -69,38 +108,46 @@ func parseTime(b []byte) (t time.Time, offset int, state fit) {
 	if len(b) < len("0001-01-01T00:00:00Z") || b[4] != '-' || b[7] != '-' || b[10]|0x20 != 't' || b[13] != ':' || b[16] != ':' {
 		return time.Time{}, 0, malformed
 	}
-	year, month, day := number(b[0:4]), number(b[5:7]), number(b[8:10])
-	hour, minute, second := number(b[11:13]), number(b[14:16]), number(b[17:19])
-	if year|month|day|hour|minute|second < 0 || month < 1 || month > 12 || day < 1 || day > daysIn(year, month) ||
-		hour > 23 || minute > 59 || second > 60 {
+	century, year, month, day := pair(b, 0), pair(b, 2), pair(b, 5), pair(b, 8)
+	hour, minute, second := pair(b, 11), pair(b, 14), pair(b, 17)
+	if century|year|month|day|hour|minute|second < 0 {
 		return time.Time{}, 0, malformed
 	}
-	b = b[19:]
-	nanos := 0
-	if b[0] == '.' {
-		n := digits(b[1:])
-		if n < 1 || n > 9 {
+	year += century * 100
+	if month < 1 || month > 12 || day < 1 || day > daysIn(year, month) || hour > 23 || minute > 59 || second > 60 {
+		return time.Time{}, 0, malformed
+	}
+	nanos, rest := 0, b[19:]
+	if rest[0] == '.' {
+		n := 1
+		for n < len(rest) && isDigit(rest[n]) {
+			nanos = nanos*10 + int(rest[n]-'0') // of no meaning, but harmless, beyond nine digits
+			n++
+		}
+		if n < 2 || n > 10 {
 			return time.Time{}, 0, malformed
 		}
-		nanos = number(b[1 : 1+n])
-		for i := n; i < 9; i++ {
+		for rest = rest[n:]; n < 10; n++ {
 			nanos *= 10
 		}
-		b = b[1+n:]
 	}
-	offset, ok := parseOffset(b)
+	offset, ok := parseOffset(rest)
 	if !ok {
 		return time.Time{}, 0, malformed
 	}
-	t = time.Date(year, time.Month(month), day, hour, minute, second-offset, nanos, time.UTC)
-	if second == 60 && (t.Day() != 1 || t.Hour() != 0 || t.Minute() != 0 || t.Second() != 0) {
+	seconds := unixDay(year, month, day)*86400 + int64(hour*3600+minute*60+second-offset)
+	t = time.Unix(seconds, int64(nanos)).UTC()
+	if second == 60 && (seconds%86400 != 0 || t.Day() != 1) {
 		return time.Time{}, 0, malformed
 	}
-	if t.Year() < 1 || t.Year() > 9999 {
+	if seconds < minSeconds || seconds > maxSeconds {
 		return time.Time{}, 0, outOfRange
 	}
 	return t, offset, fits
 }
+
+// The first and the last second of the years 1 to 9999 in Unix time.
+const minSeconds, maxSeconds = -62135596800, 253402300799
 
 // parseOffset reads Z or ±hh:mm, in seconds.
 func parseOffset(b []byte) (seconds int, ok bool) {
@@ -110,7 +157,7 @@ func parseOffset(b []byte) (seconds int, ok bool) {
 	if len(b) != 6 || b[0] != '+' && b[0] != '-' || b[3] != ':' {
 		return 0, false
 	}
-	hours, minutes := number(b[1:3]), number(b[4:6])
+	hours, minutes := pair(b, 1), pair(b, 4)
 	if hours|minutes < 0 || hours > 23 || minutes > 59 {
 		return 0, false
 	}
@@ -121,16 +168,23 @@ func parseOffset(b []byte) (seconds int, ok bool) {
 	return seconds, true
 }
 
-// number reads decimal digits only, at most nine; -1 for anything else.
-func number(b []byte) int {
-	n := 0
-	for _, c := range b {
-		if !isDigit(c) {
-			return -1
-		}
-		n = n*10 + int(c-'0')
+// pair reads the two decimal digits at i; negative for anything else.
+func pair(b []byte, i int) int {
+	tens, units := uint(b[i])-'0', uint(b[i+1])-'0'
+	if tens > 9 || units > 9 {
+		return -1
 	}
-	return n
+	return int(tens*10 + units)
+}
+
+// unixDay counts the days from 1970-01-01. Years begin in March here, so that a leap day is the last of its year, and the months from
+// March on have 31, 30, 31, 30, 31 days again and again: (153m+2)/5 in all before month m.
+func unixDay(year, month, day int) int64 {
+	if month < 3 {
+		year, month = year-1, month+12
+	}
+	year += 400 // the same calendar, without negative numbers
+	return int64(365*year + year/4 - year/100 + year/400 + (153*(month-3)+2)/5 + day - 865_566)
 }
 
 func daysIn(year, month int) int {

@@ -1,6 +1,8 @@
 package codecs
 
 import (
+	"bytes"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"math/big"
@@ -41,6 +43,26 @@ func TestGUIDForms(t *testing.T) {
 		_, ok = parseGUID(text[:at])
 		require.False(t, ok)
 	})
+}
+
+// Each byte at each place of a Guid, judged digit by digit.
+func TestGUIDBytes(t *testing.T) {
+	for _, text := range []string{eventGUID, strings.ToUpper(eventGUID), "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-FFFF-FFFFFFFFFFFF"} {
+		for at := range text {
+			for c := range 256 {
+				b := []byte(text)
+				b[at] = byte(c)
+				var want uuid.UUID
+				n, err := hex.Decode(want[:], bytes.ReplaceAll(b, []byte("-"), nil))
+				sound := err == nil && n == 16 && (text[at] == '-') == (c == '-')
+				got, ok := parseGUID(b)
+				require.Equal(t, sound, ok, "%q", b)
+				if ok {
+					require.Equal(t, want, got, "%q", b)
+				}
+			}
+		}
+	}
 }
 
 func TestIntegerAgainstStrconv(t *testing.T) {
@@ -95,6 +117,27 @@ func TestTimeForms(t *testing.T) {
 	for _, text := range []string{"1900-02-29T00:00:00Z", "2016-12-31T23:58:60Z", "2016-12-30T23:59:60Z", "2016-12-31T23:59:60+03:00", "2016-12-31T23:59:61Z"} {
 		_, _, state := parseTime([]byte(text))
 		require.Equal(t, malformed, state, text)
+	}
+}
+
+// The first and the last days of every month there is, and the days around them that are none.
+func TestEachMonth(t *testing.T) {
+	for year := range 10_000 {
+		for month := range 14 {
+			for _, day := range []int{0, 1, 28, 29, 30, 31, 32} {
+				text := fmt.Sprintf("%04d-%02d-%02dT23:59:59Z", year, month, day)
+				want := time.Date(year, time.Month(month), day, 23, 59, 59, 0, time.UTC)
+				got, _, state := parseTime([]byte(text))
+				switch {
+				case want.Day() != day || want.Month() != time.Month(month):
+					require.Equal(t, malformed, state, text)
+				case year == 0:
+					require.Equal(t, outOfRange, state, text)
+				case state != fits || got != want: // require for each would take seconds
+					require.Equal(t, want, got, text)
+				}
+			}
+		}
 	}
 }
 
