@@ -74,7 +74,10 @@ func NewPool(ctx context.Context, dsn string, opts PoolOptions) (*pgxpool.Pool, 
 	// One plan for all sizes of batch: a plan made for 20,000 ids hashes the cards, was three times slower, and takes row
 	// locks in no order (design, section 4).
 	setParam(cfg.ConnConfig, "plan_cache_mode", "force_generic_plan")
-	cfg.AfterConnect = demandDurableCommits
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		registerEncodedArrays(conn.TypeMap())
+		return demandDurableCommits(ctx, conn)
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("making the PostgreSQL pool: %w", err)

@@ -69,12 +69,11 @@ func BenchmarkViews(b *testing.B) {
 	b.Run("cards alone", func(b *testing.B) {
 		pool := newPool(b, dsn, PoolOptions{MaxConns: 1})
 		gen.bench(b, pool, 1, size, func(items []ViewItem) error {
-			ids := make([][16]byte, len(items))
-			for i := range items {
-				ids[i] = items[i].ObjectID
-			}
-			var counted [][16]byte
-			return pool.QueryRow(b.Context(), `SELECT o_counted FROM vitrina.add_popularity($1)`, ids).Scan(&counted)
+			fresh, _, _ := divide(items)
+			batch := newViewBatch(fresh, &laneCache{mu: new(sync.RWMutex)})
+			defer batch.release()
+			var counted uuidArray
+			return pool.QueryRow(b.Context(), `SELECT o_counted FROM vitrina.add_popularity($1, $2)`, batch.distinct, batch.counts).Scan(counted.target())
 		})
 	})
 	b.Run("known views", func(b *testing.B) {

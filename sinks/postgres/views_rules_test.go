@@ -47,6 +47,35 @@ var viewRules = []struct {
 		},
 	},
 	{
+		name:     "a batch is looked through when one of its lanes has an offset below the horizon",
+		function: "apply_views", old: "NOT v_above OR ", without: "",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			e.countAndPrune(t)
+			// In the middle of the batch, and neither the least nor the greatest offset of it.
+			require.NoError(t, e.flush(view("new a", "o", at(1, 0)), view("new b", "o", at(0, 3)), view("1", "o", at(0, 2)), view("new c", "o", at(0, 4))))
+			require.EqualValues(t, 4, e.objectViews(t, "o"))
+		},
+	},
+	{
+		name:     "a batch is looked through when one of its marks may be too old",
+		function: "apply_views", old: " OR p_marked_at IS NOT NULL", without: "",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			e.countAndPrune(t)
+			require.NoError(t, e.flush(marked(view("new", "o", at(0, 6)), time.Now().Add(week)), marked(view("1", "o", at(0, 5)), time.Now().Add(-week))))
+			require.EqualValues(t, 2, e.objectViews(t, "o"))
+		},
+	},
+	{
+		name:     "views that were refused are not among those counted",
+		function: "apply_views", old: "IF o_refused IS NOT NULL THEN", without: "IF false THEN",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			require.NoError(t, e.flush(view("1", "o", at(0, 0))))
+			require.NoError(t, e.flush(view("1", "o", at(0, 0)), view("2", "o", at(0, 1))))
+			require.EqualValues(t, 2, e.objectViews(t, "o"))
+			require.EqualValues(t, 2, e.projectViews(t, "p"))
+		},
+	},
+	{
 		name:     "a mark within the clocks' margin of what was pruned proves nothing",
 		function: "prepare_pruning", old: "v_ledger.safe_marks + p_margin", without: "v_ledger.safe_marks",
 		scenario: func(e *viewsEnv, t require.TestingT) {
@@ -112,7 +141,7 @@ var viewRules = []struct {
 			require.Equal(t, 1, e.counts.get("duplicates"))
 			// The mutant takes it for a dead one; only the row's state keeps it from harm.
 			var dead [][16]byte
-			require.NoError(t, e.pool.QueryRow(e.tb.Context(), `SELECT o_dead FROM vitrina.apply_views($1, $2, '{1}', '{5}', $3, $4, '{9223372036854775807}', false, NULL, NULL, NULL, '1s')`,
+			require.NoError(t, e.pool.QueryRow(e.tb.Context(), `SELECT o_dead FROM vitrina.apply_views($1, $2, '{5}', '{1}', '{5}', $3, $4, NULL, $4, '{1}', false, NULL, NULL, NULL, '1s')`,
 				e.sink.cfg.Epoch, []int32{e.sink.lanes.of(at(0, 0))}, [][16]byte{named("1")}, [][16]byte{named("late")}).Scan(&dead))
 			require.Empty(t, dead)
 		},

@@ -106,14 +106,14 @@ END
 $$;
 -- +goose StatementEnd
 
--- add_popularity adds 1 for each entry of p_objects to that object's card and to the project which the card names now (D41).
+-- add_popularity adds p_counts to the cards of p_objects, which are sorted and distinct, and to the projects which those name now (D41).
 -- Delisted cards are frozen (INV-7, D28). It is blind: popularity_views alone is written, by one statement a table, so a
 -- card's status is judged in the very version of the row that is written, whoever changes it meanwhile.
 -- Locks: object cards by id, then project cards by id. The plan must be a nested loop from the sorted array into the key: any
 -- other join locks in another order, and did so at some ten thousand ids. The settings below leave no other plan. They price
 -- what they forbid so high that the planner would compile each statement to machine code, each time: hence jit = off.
 -- +goose StatementBegin
-CREATE FUNCTION vitrina.add_popularity(p_objects uuid[],
+CREATE FUNCTION vitrina.add_popularity(p_objects uuid[], p_counts bigint[],
     OUT o_counted uuid[], OUT o_projects uuid[],              -- the objects that were counted and, side by side, their projects
     OUT o_delisted uuid[], OUT o_missing uuid[],              -- the other objects, sorted
     OUT o_projects_missing uuid[])
@@ -127,13 +127,11 @@ SET enable_bitmapscan = off
 AS $$
 #variable_conflict error
 DECLARE
-    v_ids uuid[];
-    v_counts bigint[];
+    v_ids uuid[] := p_objects;
+    v_counts bigint[] := p_counts;
     v_rest uuid[];
     v_open uuid[];
 BEGIN
-    SELECT pg_catalog.array_agg(g.id ORDER BY g.id), pg_catalog.array_agg(g.n ORDER BY g.id) INTO v_ids, v_counts
-    FROM (SELECT o.id, pg_catalog.count(*) AS n FROM unnest(p_objects) AS o (id) GROUP BY o.id) AS g;
     IF v_ids IS NULL THEN
         RETURN;
     END IF;
@@ -162,7 +160,7 @@ BEGIN
     END IF;
 
     SELECT pg_catalog.array_agg(g.id ORDER BY g.id), pg_catalog.array_agg(g.n ORDER BY g.id) INTO v_ids, v_counts
-    FROM (SELECT p.id, pg_catalog.sum(p.n)::bigint AS n FROM unnest(o_projects, v_counts) AS p (id, n) GROUP BY p.id) AS g;
+    FROM (SELECT p.id, pg_catalog.sum(p.n)::bigint AS n FROM (SELECT unnest(o_projects) AS id, unnest(v_counts) AS n) AS p GROUP BY p.id) AS g;
     WITH written AS (
         UPDATE catalog.project_cards AS c SET popularity_views = c.popularity_views + u.n
         FROM unnest(v_ids, v_counts) AS u (id, n)
@@ -188,14 +186,16 @@ $$;
 --   p_marked_at older than marks_before refused: the ledger cannot prove the view new (callers send the greatest bigint for
 --                                       a view without mark or with this record's own, the smallest for an earlier incarnation's)
 --   else                                inserted; only those that went in move counters
+-- The caller sends what it has at hand, so that it need not be found out here: of each lane the least offset in the batch, of each
+-- object how many items are its own (p_objects, sorted, and p_counts), and null for p_marked_at where every mark passes.
 -- Refused and conflicting ids come back in o_refused. Without p_records, views without card are not applied (o_missing names
 -- their objects) and dead ones not touched (o_dead): both come again with their records. With p_records they become pending,
 -- and a dead view that comes by another record than its own is revived (D17), whatever its mark.
 -- p_distinct: no id comes twice, and none is expected in the ledger. The insert then goes without ON CONFLICT, at half the
 -- cost; if it fails all the same, it is done again with.
 -- +goose StatementBegin
-CREATE FUNCTION vitrina.apply_views(p_epoch bigint, p_lanes integer[], p_lane_of smallint[], p_offsets bigint[],
-    p_view_ids uuid[], p_object_ids uuid[], p_marked_at bigint[], p_distinct boolean,
+CREATE FUNCTION vitrina.apply_views(p_epoch bigint, p_lanes integer[], p_least bigint[], p_lane_of smallint[], p_offsets bigint[],
+    p_view_ids uuid[], p_object_ids uuid[], p_marked_at bigint[], p_objects uuid[], p_counts bigint[], p_distinct boolean,
     p_records bytea[], p_sources text[], p_durations bigint[], p_first_try interval,
     OUT o_refused uuid[], OUT o_dead uuid[],
     OUT o_applied uuid[], OUT o_applied_lanes integer[], OUT o_applied_offsets bigint[], OUT o_revived uuid[], -- with p_records only
@@ -214,41 +214,47 @@ DECLARE
     v_lanes integer[];
     v_horizons bigint[];
     v_marks_before bigint;
+    v_above boolean;
     v_inserted boolean := false;
-    v_rows bigint;
-    v_objects uuid[];
+    v_lane_of smallint[] := p_lane_of;
+    v_offsets bigint[] := p_offsets;
+    v_ids uuid[] := p_view_ids;
+    v_objects uuid[] := p_object_ids;
+    v_counted uuid[] := p_objects;
+    v_counts bigint[] := p_counts;
     v_revived_objects uuid[];
     v_revived_lanes integer[];
     v_revived_offsets bigint[];
 BEGIN
     PERFORM vitrina.require_epoch('popularity', p_epoch);
     PERFORM vitrina.enter_ledger(false);
-    SELECT pg_catalog.array_agg(h.lane ORDER BY i.ord), pg_catalog.array_agg(h.horizon_offset ORDER BY i.ord) INTO v_lanes, v_horizons
-    FROM unnest(p_lanes) WITH ORDINALITY AS i (lane, ord) JOIN vitrina.horizons AS h ON h.lane = i.lane;
+    SELECT pg_catalog.array_agg(h.lane ORDER BY i.ord), pg_catalog.array_agg(h.horizon_offset ORDER BY i.ord),
+        pg_catalog.bool_and(i.least >= h.horizon_offset)
+    INTO v_lanes, v_horizons, v_above
+    FROM unnest(p_lanes, p_least) WITH ORDINALITY AS i (lane, least, ord) JOIN vitrina.horizons AS h ON h.lane = i.lane;
     IF v_lanes IS DISTINCT FROM p_lanes THEN
         RAISE EXCEPTION 'a lane of % is not in vitrina.horizons', p_lanes USING HINT = 'rows of that table must not be deleted';
     END IF;
-    SELECT CASE WHEN pg_catalog.isfinite(l.marks_before) THEN pg_catalog.ceil(pg_catalog.date_part('epoch', l.marks_before))::bigint
-                ELSE -9223372036854775808 END
-    INTO STRICT v_marks_before FROM vitrina.views_ledger AS l;
 
+    IF NOT v_above OR p_marked_at IS NOT NULL THEN
+        SELECT CASE WHEN pg_catalog.isfinite(l.marks_before) THEN pg_catalog.ceil(pg_catalog.date_part('epoch', l.marks_before))::bigint
+                    ELSE -9223372036854775808 END
+        INTO STRICT v_marks_before FROM vitrina.views_ledger AS l;
+        SELECT pg_catalog.array_agg(i.lane_of), pg_catalog.array_agg(i.record_offset), pg_catalog.array_agg(i.view_id), pg_catalog.array_agg(i.object_id)
+        INTO v_lane_of, v_offsets, v_ids, v_objects
+        FROM unnest(p_lane_of, p_offsets, p_view_ids, p_object_ids,
+                coalesce(p_marked_at, pg_catalog.array_fill(9223372036854775807, ARRAY[pg_catalog.cardinality(p_view_ids)])))
+            AS i (lane_of, record_offset, view_id, object_id, marked_at)
+        WHERE i.record_offset >= v_horizons[i.lane_of] AND i.marked_at >= v_marks_before;
+    END IF;
+
+    -- unnest in the select list makes rows as they are wanted; in FROM it would write each array out first.
     IF p_distinct THEN
         BEGIN
             INSERT INTO vitrina.views (at, record_offset, view_id, object_id, state, lane)
             SELECT v_now, i.record_offset, i.view_id, i.object_id, 'counted', p_lanes[i.lane_of]
-            FROM unnest(p_lane_of, p_offsets, p_view_ids, p_object_ids, p_marked_at)
-                AS i (lane_of, record_offset, view_id, object_id, marked_at)
-            WHERE i.record_offset >= v_horizons[i.lane_of] AND i.marked_at >= v_marks_before;
-            GET DIAGNOSTICS v_rows = ROW_COUNT;
-            IF v_rows = pg_catalog.cardinality(p_view_ids) THEN
-                o_applied := p_view_ids;
-                v_objects := p_object_ids;
-            ELSE
-                SELECT pg_catalog.array_agg(i.view_id), pg_catalog.array_agg(i.object_id) INTO o_applied, v_objects
-                FROM unnest(p_lane_of, p_offsets, p_view_ids, p_object_ids, p_marked_at)
-                    AS i (lane_of, record_offset, view_id, object_id, marked_at)
-                WHERE i.record_offset >= v_horizons[i.lane_of] AND i.marked_at >= v_marks_before;
-            END IF;
+            FROM (SELECT unnest(v_lane_of) AS lane_of, unnest(v_offsets) AS record_offset, unnest(v_ids) AS view_id, unnest(v_objects) AS object_id) AS i;
+            o_applied := v_ids;
             v_inserted := true;
         EXCEPTION WHEN unique_violation THEN
             v_inserted := false;
@@ -258,9 +264,7 @@ BEGIN
         WITH new AS (
             INSERT INTO vitrina.views AS v (at, record_offset, view_id, object_id, state, lane)
             SELECT v_now, i.record_offset, i.view_id, i.object_id, 'counted', p_lanes[i.lane_of]
-            FROM unnest(p_lane_of, p_offsets, p_view_ids, p_object_ids, p_marked_at)
-                AS i (lane_of, record_offset, view_id, object_id, marked_at)
-            WHERE i.record_offset >= v_horizons[i.lane_of] AND i.marked_at >= v_marks_before
+            FROM (SELECT unnest(v_lane_of) AS lane_of, unnest(v_offsets) AS record_offset, unnest(v_ids) AS view_id, unnest(v_objects) AS object_id) AS i
             ON CONFLICT (view_id) DO NOTHING
             RETURNING v.view_id, v.object_id, v.lane, v.record_offset)
         SELECT pg_catalog.array_agg(n.view_id), pg_catalog.array_agg(n.object_id), pg_catalog.array_agg(n.lane), pg_catalog.array_agg(n.record_offset)
@@ -301,23 +305,28 @@ BEGIN
         o_applied_offsets := o_applied_offsets || v_revived_offsets;
     END IF;
 
+    IF o_refused IS NOT NULL THEN -- the caller counted those too
+        SELECT pg_catalog.array_agg(g.id ORDER BY g.id), pg_catalog.array_agg(g.n ORDER BY g.id) INTO v_counted, v_counts
+        FROM (SELECT o.id, pg_catalog.count(*) AS n FROM unnest(v_objects) AS o (id) GROUP BY o.id) AS g;
+    END IF;
     SELECT p.o_counted, p.o_projects, p.o_delisted, p.o_missing, p.o_projects_missing
     INTO o_counted, o_projects, o_delisted, o_missing, o_projects_missing
-    FROM vitrina.add_popularity(v_objects) AS p;
+    FROM vitrina.add_popularity(v_counted, v_counts) AS p;
 
-    -- The rows went in as counted; those whose card is not there, or Delisted, are put right. width_bucket is a binary search.
+    -- The rows went in as counted; those whose card is not there, or Delisted, are put right. IS TRUE keeps IN from becoming a
+    -- join: it is a hash table then, asked before the row is looked for.
     IF o_delisted IS NOT NULL THEN
         UPDATE vitrina.views AS v SET state = 'skipped_delisted'
-        FROM unnest(o_applied, v_objects) AS i (view_id, object_id)
-        WHERE v.view_id = i.view_id AND o_delisted[pg_catalog.width_bucket(i.object_id, o_delisted)] = i.object_id;
+        FROM (SELECT unnest(o_applied) AS view_id, unnest(v_objects) AS object_id) AS i
+        WHERE v.view_id = i.view_id AND (i.object_id IN (SELECT unnest(o_delisted))) IS TRUE;
     END IF;
     IF o_missing IS NOT NULL AND p_records IS NULL THEN
-        DELETE FROM vitrina.views AS v USING unnest(o_applied, v_objects) AS i (view_id, object_id)
-        WHERE v.view_id = i.view_id AND o_missing[pg_catalog.width_bucket(i.object_id, o_missing)] = i.object_id;
+        DELETE FROM vitrina.views AS v USING (SELECT unnest(o_applied) AS view_id, unnest(v_objects) AS object_id) AS i
+        WHERE v.view_id = i.view_id AND (i.object_id IN (SELECT unnest(o_missing))) IS TRUE;
     ELSIF o_missing IS NOT NULL THEN
         UPDATE vitrina.views AS v SET state = 'pending'
-        FROM unnest(o_applied, v_objects) AS i (view_id, object_id)
-        WHERE v.view_id = i.view_id AND o_missing[pg_catalog.width_bucket(i.object_id, o_missing)] = i.object_id;
+        FROM (SELECT unnest(o_applied) AS view_id, unnest(v_objects) AS object_id) AS i
+        WHERE v.view_id = i.view_id AND (i.object_id IN (SELECT unnest(o_missing))) IS TRUE;
         INSERT INTO vitrina.late_views (view_id, since, next_try, duration_seconds, view_source, record)
         SELECT DISTINCT ON (i.view_id) i.view_id, v_now, v_now + p_first_try, i.duration_seconds, i.view_source, i.record
         FROM unnest(p_lane_of, p_offsets, p_view_ids, p_durations, p_sources, p_records) WITH ORDINALITY
@@ -380,8 +389,8 @@ $$;
 
 -- +goose Down
 DROP FUNCTION vitrina.reject_view(bigint, integer, bigint, uuid, uuid, bigint, bytea, text, bigint, text, text);
-DROP FUNCTION vitrina.apply_views(bigint, integer[], smallint[], bigint[], uuid[], uuid[], bigint[], boolean, bytea[], text[], bigint[], interval);
-DROP FUNCTION vitrina.add_popularity(uuid[]);
+DROP FUNCTION vitrina.apply_views(bigint, integer[], bigint[], smallint[], bigint[], uuid[], uuid[], bigint[], uuid[], bigint[], boolean, bytea[], text[], bigint[], interval);
+DROP FUNCTION vitrina.add_popularity(uuid[], bigint[]);
 DROP FUNCTION vitrina.ensure_lanes(bigint[], boolean[], integer[], text[]);
 DROP FUNCTION vitrina.enter_ledger(boolean);
 DROP TABLE vitrina.views_ledger, vitrina.late_views, vitrina.views, vitrina.horizons;

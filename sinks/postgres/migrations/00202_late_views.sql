@@ -21,6 +21,8 @@ DECLARE
     v_now timestamptz := pg_catalog.now();
     v_ids uuid[];
     v_objects uuid[];
+    v_distinct uuid[];
+    v_counts bigint[];
     v_attempts integer[];
     v_sources text[];
     v_durations bigint[];
@@ -45,8 +47,10 @@ BEGIN
             USING HINT = 'neither table may be changed by hand';
     END IF;
 
+    SELECT pg_catalog.array_agg(g.id ORDER BY g.id), pg_catalog.array_agg(g.n ORDER BY g.id) INTO v_distinct, v_counts
+    FROM (SELECT o.id, pg_catalog.count(*) AS n FROM unnest(v_objects) AS o (id) GROUP BY o.id) AS g;
     SELECT p.o_counted, p.o_projects, p.o_delisted, p.o_projects_missing INTO v_counted, v_projects, v_delisted, v_projects_missing
-    FROM vitrina.add_popularity(v_objects) AS p;
+    FROM vitrina.add_popularity(v_distinct, v_counts) AS p;
 
     RETURN QUERY
     WITH judged AS MATERIALIZED (
