@@ -27,9 +27,9 @@ const applyViews = `SELECT o_refused, o_dead, o_applied, o_applied_lanes, o_appl
 func (s *ViewsSink) apply(ctx context.Context, values []ViewItem) error {
 	fresh, known, repeats := divide(values)
 	plain := s.plain.next()
-	var settled map[[16]byte]bool // views that a repeat cannot change any more
-	if len(repeats) > 0 {
-		settled = make(map[[16]byte]bool)
+	settled := make(map[[16]byte]bool, len(repeats)) // of each view that is repeated, whether a repeat cannot change it any more
+	for _, item := range repeats {
+		settled[item.ViewID] = false
 	}
 	left, refused, err := s.count(ctx, fresh, plain, settled)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *ViewsSink) apply(ctx context.Context, values []ViewItem) error {
 }
 
 // count applies items of distinct views, sorted, without their records. It returns those that settle must apply, and how many
-// views were refused. settled, unless nil, takes each view that is final.
+// views were refused. Of the views in settled, it notes those that are final.
 func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, settled map[[16]byte]bool) (left []*ViewItem, refused int, err error) {
 	if len(items) == 0 {
 		return nil, 0, nil
@@ -100,7 +100,10 @@ func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, se
 		default:
 			s.counted(ctx, &t, &r, noProject, item)
 		}
-		if settled != nil {
+		if len(settled) == 0 {
+			continue
+		}
+		if _, repeated := settled[item.ViewID]; repeated {
 			settled[item.ViewID] = true
 		}
 	}

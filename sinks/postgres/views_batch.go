@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"slices"
 	"sync"
 	"time"
@@ -14,34 +15,77 @@ import (
 	"github.com/pin-marketplace/vitrina/codecs"
 )
 
-// viewKey is what views are sorted by: cheaper to move and to compare than the views themselves.
-type viewKey struct {
-	high, low uint64 // of the view's id
-	came      int
+// sortKey is what ids are sorted by: cheaper to move and to compare than what they name.
+type sortKey struct {
+	high, low uint64
+	index     int32 // of what the id names; equal ids are sorted by it
 }
 
-func compareKeys(a, b viewKey) int {
+func keyOf(id [16]byte, index int) sortKey {
+	return sortKey{binary.BigEndian.Uint64(id[:8]), binary.BigEndian.Uint64(id[8:]), int32(index)} //nolint:gosec // a batch has some thousands
+}
+
+func (k sortKey) id() (id [16]byte) {
+	binary.BigEndian.PutUint64(id[:8], k.high)
+	binary.BigEndian.PutUint64(id[8:], k.low)
+	return id
+}
+
+func compareKeys(a, b sortKey) int {
 	switch {
 	case a.high != b.high:
 		return cmp.Compare(a.high, b.high)
 	case a.low != b.low:
 		return cmp.Compare(a.low, b.low)
 	default:
-		return cmp.Compare(a.came, b.came)
+		return cmp.Compare(a.index, b.index)
 	}
+}
+
+// sortKeys sorts keys, of which there is at least one. Ids of one batch are spread evenly between the least and the greatest, by
+// time or by chance, so most are alone in their bucket: four times faster than sorting at once.
+func sortKeys(keys []sortKey) []sortKey {
+	least, greatest := keys[0].high, keys[0].high
+	for i := range keys {
+		least, greatest = min(least, keys[i].high), max(greatest, keys[i].high)
+	}
+	shift := bits.Len64((greatest - least) / uint64(len(keys)))
+	starts := make([]int32, (greatest-least)>>shift+2)
+	for i := range keys {
+		starts[(keys[i].high-least)>>shift+1]++
+	}
+	for i := 1; i < len(starts); i++ {
+		starts[i] += starts[i-1]
+	}
+	sorted := make([]sortKey, len(keys))
+	for i := range keys {
+		next := &starts[(keys[i].high-least)>>shift]
+		sorted[*next] = keys[i]
+		*next++
+	}
+	from := int32(0)
+	for _, to := range starts { // by now where each bucket ends
+		if to-from > 1 {
+			slices.SortFunc(sorted[from:to], compareKeys)
+		}
+		from = to
+	}
+	return sorted
 }
 
 // divide sorts items by view, and those of one view as they came. The first of each view is fresh or known; others repeat it.
 func divide(values []ViewItem) (fresh, known, repeats []*ViewItem) {
-	keys := make([]viewKey, len(values))
-	for i := range values {
-		id := &values[i].ViewID
-		keys[i] = viewKey{binary.BigEndian.Uint64(id[:8]), binary.BigEndian.Uint64(id[8:]), i}
+	if len(values) == 0 {
+		return nil, nil, nil
 	}
-	slices.SortFunc(keys, compareKeys)
+	keys := make([]sortKey, len(values))
+	for i := range values {
+		keys[i] = keyOf(values[i].ViewID, i)
+	}
+	keys = sortKeys(keys)
 	fresh = make([]*ViewItem, 0, len(values))
 	for i, key := range keys {
-		item := &values[key.came]
+		item := &values[key.index]
 		switch {
 		case i > 0 && keys[i-1].high == key.high && keys[i-1].low == key.low:
 			repeats = append(repeats, item)
@@ -65,19 +109,15 @@ type viewBatch struct {
 	position map[laneKey]int16
 	memo     laneMemo
 
-	objects  []objectCount // as they first came
-	objectOf []int32       // of each item, its object's index
+	objects  []sortKey // as they first came
+	viewsOf  []int64   // of each object, how many items are its own
+	fates    []fate    // of each object
+	objectOf []int32   // of each item, its object's index
 	indexOf  map[[16]byte]int32
-	fates    []fate // of each object
 
 	laneOf, offsets, views, objectIDs, marked encodedArray // one element an item
 	distinct, counts                          encodedArray // one element an object, sorted
 	anyMark                                   bool         // that may be too old
-}
-
-type objectCount struct {
-	id    [16]byte
-	views int64
 }
 
 // fate is what became of an object's views.
@@ -110,19 +150,17 @@ func newViewBatch(items []*ViewItem, lanes *laneCache) *viewBatch {
 
 		index, known := b.indexOf[item.ObjectID]
 		if !known {
-			index = int32(len(b.objects)) //nolint:gosec // a batch has some thousands
+			key := keyOf(item.ObjectID, len(b.objects))
+			index = key.index
 			b.indexOf[item.ObjectID] = index
-			b.objects = append(b.objects, objectCount{id: item.ObjectID})
+			b.objects, b.viewsOf, b.fates = append(b.objects, key), append(b.viewsOf, 0), append(b.fates, fateCounted)
 		}
-		b.objects[index].views++
+		b.viewsOf[index]++
 		b.objectOf = append(b.objectOf, index)
 	}
-	b.fates = slices.Grow(b.fates, len(b.objects))[:len(b.objects)]
-	clear(b.fates)
-	slices.SortFunc(b.objects, func(a, b objectCount) int { return bytes.Compare(a.id[:], b.id[:]) })
 	b.distinct, b.counts = b.distinct.begin(pgtype.UUIDOID, len(b.objects)), b.counts.begin(pgtype.Int8OID, len(b.objects))
-	for i := range b.objects {
-		b.distinct, b.counts = b.distinct.uuid(b.objects[i].id), b.counts.int64(b.objects[i].views)
+	for _, key := range sortKeys(b.objects) {
+		b.distinct, b.counts = b.distinct.uuid(key.id()), b.counts.int64(b.viewsOf[key.index])
 	}
 	return b
 }
@@ -144,7 +182,8 @@ func (b *viewBatch) lane(o codecs.Origin, lanes *laneCache) int16 {
 }
 
 func (b *viewBatch) release() {
-	b.lanes, b.least, b.objects, b.objectOf, b.fates = b.lanes[:0], b.least[:0], b.objects[:0], b.objectOf[:0], b.fates[:0]
+	b.lanes, b.least = b.lanes[:0], b.least[:0]
+	b.objects, b.viewsOf, b.fates, b.objectOf = b.objects[:0], b.viewsOf[:0], b.fates[:0], b.objectOf[:0]
 	clear(b.position)
 	clear(b.indexOf)
 	b.memo, b.anyMark = laneMemo{}, false
