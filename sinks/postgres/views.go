@@ -81,6 +81,8 @@ type ViewsSink struct {
 	log     viewLog
 	lanes   laneCache
 	plain   plainInserts
+
+	delisted delistedObjects
 }
 
 // NewViewsSink returns a sink for one epoch of the projection. Under another one, or while a rebuild has it closed, every

@@ -16,7 +16,7 @@ const lateBytes = 8 << 20
 
 const applyViews = `SELECT o_refused, o_dead, o_applied, o_applied_lanes, o_applied_offsets, o_revived,
 	o_counted, o_projects, o_delisted, o_missing, o_projects_missing
-	FROM vitrina.apply_views($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`
+	FROM vitrina.apply_views($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`
 
 // apply is one to three kinds of transactions, each for all of its items at once:
 //   - new views, which are nearly all: inserted without ON CONFLICT, at half the cost;
@@ -72,7 +72,7 @@ func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, se
 	if len(items) == 0 {
 		return nil, 0, nil
 	}
-	b := newViewBatch(items, &s.lanes)
+	b := newViewBatch(items, &s.lanes, &s.delisted)
 	defer b.release()
 	var r viewsApplied
 	args := b.arguments(s.cfg.Epoch, plain)
@@ -80,6 +80,7 @@ func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, se
 		return nil, 0, err
 	}
 	b.judge(&r)
+	s.delisted.learn(b, &r)
 	refusals := uuidCursor{ids: r.refused}
 	dead := newUUIDSet(r.dead)
 	noProject := newUUIDSet(r.noProject)
@@ -113,14 +114,14 @@ func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, se
 
 // settle applies items with their records, several of one view among them.
 func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) error {
-	b := newViewBatch(items, &s.lanes)
+	b := newViewBatch(items, &s.lanes, new(delistedObjects))
 	defer b.release()
 	args := b.arguments(s.cfg.Epoch, false)
 	records, sources, durations := make([][]byte, len(items)), make([]string, len(items)), make([]int64, len(items))
 	for i, item := range items {
 		records[i], sources[i], durations[i] = codecs.EncodeRecord(item.Record), item.ViewSource, item.DurationSeconds
 	}
-	args = append(args[:11], records, sources, durations, s.cfg.FirstTry)
+	args = append(args[:13], records, sources, durations, s.cfg.FirstTry)
 	var r viewsApplied
 	if err := s.transact(ctx, func(ctx context.Context) error { return r.scan(s.pool.QueryRow(ctx, applyViews, args...)) }); err != nil {
 		return err

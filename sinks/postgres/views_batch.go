@@ -104,99 +104,122 @@ func sortItems(items []*ViewItem) {
 
 // viewBatch is what one call of apply_views takes. Batches use their memory again.
 type viewBatch struct {
-	lanes    []int32 // numbers of the lanes
+	lanes    []int32 // numbers of the lanes, which are those of Delisted objects besides the others
+	frozen   []bool  // of each lane, whether it is that of Delisted objects
 	least    []int64 // of each lane, the least offset
-	position map[laneKey]int16
-	memo     laneMemo
+	position [2]map[laneKey]int16
+	memo     [2]laneMemo
 
 	objects  []sortKey // as they first came
 	viewsOf  []int64   // of each object, how many items are its own
-	fates    []fate    // of each object
+	guesses  []fate    // of each object, what its fate will be
+	fates    []fate    // of each object, what it was
 	objectOf []int32   // of each item, its object's index
 	indexOf  map[[16]byte]int32
 
 	laneOf, offsets, views, objectIDs, marked encodedArray // one element an item
 	distinct, counts                          encodedArray // one element an object, sorted
-	anyMark                                   bool         // that may be too old
+	delisted                                  encodedArray // the objects that are guessed to be Delisted, sorted
+	anyMark, anyDelisted                      bool         // there is one that may be too old; one that is guessed to be Delisted
 }
 
 // fate is what became of an object's views.
 type fate uint8
 
 const (
-	fateCounted fate = iota
+	fateCounted fate = iota // the first two are indices
 	fateDelisted
 	fateMissing
 )
 
 var viewBatches = sync.Pool{New: func() any {
-	return &viewBatch{position: make(map[laneKey]int16), indexOf: make(map[[16]byte]int32)}
+	return &viewBatch{position: [2]map[laneKey]int16{make(map[laneKey]int16), make(map[laneKey]int16)}, indexOf: make(map[[16]byte]int32)}
 }}
 
 // newViewBatch encodes items, of which there is at least one. The batch must be released.
-func newViewBatch(items []*ViewItem, lanes *laneCache) *viewBatch {
+func newViewBatch(items []*ViewItem, lanes *laneCache, delisted *delistedObjects) *viewBatch {
 	b := viewBatches.Get().(*viewBatch)
 	n := len(items)
 	b.laneOf, b.offsets, b.marked = b.laneOf.begin(pgtype.Int2OID, n), b.offsets.begin(pgtype.Int8OID, n), b.marked.begin(pgtype.Int8OID, n)
 	b.views, b.objectIDs = b.views.begin(pgtype.UUIDOID, n), b.objectIDs.begin(pgtype.UUIDOID, n)
+	delisted.mu.RLock()
 	for _, item := range items {
-		lane := b.lane(item.Origin, lanes)
-		b.laneOf, b.offsets = b.laneOf.int16(lane), b.offsets.int64(item.Origin.Offset)
-		b.least[lane-1] = min(b.least[lane-1], item.Origin.Offset)
-		marked := item.markedAt()
-		b.marked = b.marked.int64(marked)
-		b.anyMark = b.anyMark || marked != math.MaxInt64
-		b.views, b.objectIDs = b.views.uuid(item.ViewID), b.objectIDs.uuid(item.ObjectID)
-
 		index, known := b.indexOf[item.ObjectID]
 		if !known {
 			key := keyOf(item.ObjectID, len(b.objects))
 			index = key.index
 			b.indexOf[item.ObjectID] = index
-			b.objects, b.viewsOf, b.fates = append(b.objects, key), append(b.viewsOf, 0), append(b.fates, fateCounted)
+			b.objects, b.viewsOf = append(b.objects, key), append(b.viewsOf, 0)
+			b.guesses, b.fates = append(b.guesses, delisted.guess(item.ObjectID)), append(b.fates, fateCounted)
 		}
 		b.viewsOf[index]++
 		b.objectOf = append(b.objectOf, index)
+
+		lane := b.lane(item.Origin, b.guesses[index], lanes)
+		b.least[lane-1] = min(b.least[lane-1], item.Origin.Offset)
+		marked := item.markedAt()
+		b.anyMark = b.anyMark || marked != math.MaxInt64
+		b.laneOf, b.offsets, b.marked = b.laneOf.int16(lane), b.offsets.int64(item.Origin.Offset), b.marked.int64(marked)
+		b.views, b.objectIDs = b.views.uuid(item.ViewID), b.objectIDs.uuid(item.ObjectID)
 	}
+	delisted.mu.RUnlock()
+
 	b.distinct, b.counts = b.distinct.begin(pgtype.UUIDOID, len(b.objects)), b.counts.begin(pgtype.Int8OID, len(b.objects))
-	for _, key := range sortKeys(b.objects) {
+	guessed := 0
+	sorted := sortKeys(b.objects)
+	for _, key := range sorted {
 		b.distinct, b.counts = b.distinct.uuid(key.id()), b.counts.int64(b.viewsOf[key.index])
+		guessed += int(b.guesses[key.index])
+	}
+	b.anyDelisted = guessed > 0
+	b.delisted = b.delisted.begin(pgtype.UUIDOID, guessed)
+	for _, key := range sorted {
+		if b.guesses[key.index] == fateDelisted {
+			b.delisted = b.delisted.uuid(key.id())
+		}
 	}
 	return b
 }
 
 // lane returns the position, from 1, of a record's lane.
-func (b *viewBatch) lane(o codecs.Origin, lanes *laneCache) int16 {
+func (b *viewBatch) lane(o codecs.Origin, guess fate, lanes *laneCache) int16 {
 	key := laneOf(o)
-	if position := b.memo.get(key); position != 0 {
+	if position := b.memo[guess].get(key); position != 0 {
 		return position
 	}
-	position := b.position[key]
+	position := b.position[guess][key]
 	if position == 0 {
-		b.lanes, b.least = append(b.lanes, lanes.of(o)), append(b.least, math.MaxInt64)
+		b.lanes, b.frozen, b.least = append(b.lanes, lanes.of(o)), append(b.frozen, guess == fateDelisted), append(b.least, math.MaxInt64)
 		position = int16(len(b.lanes)) //nolint:gosec // a batch has fewer lanes than items, and those are some thousands
-		b.position[key] = position
+		b.position[guess][key] = position
 	}
-	b.memo.set(key, position)
+	b.memo[guess].set(key, position)
 	return position
 }
 
 func (b *viewBatch) release() {
-	b.lanes, b.least = b.lanes[:0], b.least[:0]
-	b.objects, b.viewsOf, b.fates, b.objectOf = b.objects[:0], b.viewsOf[:0], b.fates[:0], b.objectOf[:0]
-	clear(b.position)
+	b.lanes, b.frozen, b.least = b.lanes[:0], b.frozen[:0], b.least[:0]
+	b.objects, b.viewsOf, b.guesses, b.fates, b.objectOf = b.objects[:0], b.viewsOf[:0], b.guesses[:0], b.fates[:0], b.objectOf[:0]
+	for i := range b.position {
+		clear(b.position[i])
+		b.memo[i] = laneMemo{}
+	}
 	clear(b.indexOf)
-	b.memo, b.anyMark = laneMemo{}, false
+	b.anyMark = false
 	viewBatches.Put(b)
 }
 
 // arguments are those of apply_views; without records.
 func (b *viewBatch) arguments(epoch int64, plain bool) []any {
-	var marked any
+	var marked, delisted any
 	if b.anyMark {
 		marked = b.marked
 	}
-	return []any{epoch, b.lanes, b.least, b.laneOf, b.offsets, b.views, b.objectIDs, marked, b.distinct, b.counts, plain, nil, nil, nil, time.Duration(0)}
+	if b.anyDelisted {
+		delisted = b.delisted
+	}
+	return []any{epoch, b.lanes, b.frozen, b.least, b.laneOf, b.offsets, b.views, b.objectIDs, marked, b.distinct, b.counts, delisted,
+		plain, nil, nil, nil, time.Duration(0)}
 }
 
 // judge takes in which objects the answer does not count.
@@ -215,3 +238,40 @@ func (b *viewBatch) doom(objects uuidArray, to fate) {
 
 // fate is what became of item i if the ledger took it.
 func (b *viewBatch) fate(i int) fate { return b.fates[b.objectOf[i]] }
+
+// delistedObjects remembers which objects had a Delisted card when they were last counted. It is a guess that saves the database
+// to write their views' rows twice; the transaction judges the cards themselves. Safe for concurrent use.
+type delistedObjects struct {
+	mu  sync.RWMutex
+	ids map[[16]byte]struct{}
+}
+
+const maxDelistedObjects = 1 << 18 // of 16 bytes; beyond, all are learned anew
+
+// guess is called under the lock.
+func (d *delistedObjects) guess(object [16]byte) fate {
+	if _, ok := d.ids[object]; ok {
+		return fateDelisted
+	}
+	return fateCounted
+}
+
+// learn takes from an answer what became of the batch's objects. Where views were refused, one that is not named may not have been judged.
+func (d *delistedObjects) learn(b *viewBatch, r *viewsApplied) {
+	if slices.Equal(b.guesses, b.fates) {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ids == nil || len(d.ids) > maxDelistedObjects {
+		d.ids = make(map[[16]byte]struct{})
+	}
+	for i, key := range b.objects {
+		switch {
+		case b.fates[i] == fateDelisted:
+			d.ids[key.id()] = struct{}{}
+		case b.guesses[i] == fateDelisted && r.refused.len() == 0:
+			delete(d.ids, key.id())
+		}
+	}
+}

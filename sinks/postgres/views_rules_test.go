@@ -76,6 +76,31 @@ var viewRules = []struct {
 		},
 	},
 	{
+		name:     "a wrong guess that a card is Delisted is put right",
+		function: "apply_views", old: "SELECT unnest(p_delisted) EXCEPT SELECT unnest(o_delisted)", without: "SELECT NULL::uuid",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			e.object("o", "p", "Delisted")
+			require.NoError(t, e.flush(view("1", "o", at(0, 0))))
+			e.object("o", "p", "Published")
+			require.NoError(t, e.flush(view("2", "o", at(0, 1))))
+			require.Equal(t, StateSkippedDelisted, e.state(t, "1"))
+			require.Equal(t, StateCounted, e.state(t, "2"))
+			require.EqualValues(t, 1, e.objectViews(t, "o"))
+		},
+	},
+	{
+		name:     "a card that is Delisted unforeseen is not counted, and its views' rows say so",
+		function: "apply_views", old: "SELECT unnest(o_delisted) EXCEPT SELECT unnest(p_delisted)", without: "SELECT NULL::uuid",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			require.NoError(t, e.flush(view("1", "o", at(0, 0))))
+			e.object("o", "p", "Delisted")
+			require.NoError(t, e.flush(view("2", "o", at(0, 1))))
+			require.Equal(t, StateCounted, e.state(t, "1"))
+			require.Equal(t, StateSkippedDelisted, e.state(t, "2"))
+			require.EqualValues(t, 1, e.objectViews(t, "o"))
+		},
+	},
+	{
 		name:     "a mark within the clocks' margin of what was pruned proves nothing",
 		function: "prepare_pruning", old: "v_ledger.safe_marks + p_margin", without: "v_ledger.safe_marks",
 		scenario: func(e *viewsEnv, t require.TestingT) {
@@ -141,7 +166,7 @@ var viewRules = []struct {
 			require.Equal(t, 1, e.counts.get("duplicates"))
 			// The mutant takes it for a dead one; only the row's state keeps it from harm.
 			var dead [][16]byte
-			require.NoError(t, e.pool.QueryRow(e.tb.Context(), `SELECT o_dead FROM vitrina.apply_views($1, $2, '{5}', '{1}', '{5}', $3, $4, NULL, $4, '{1}', false, NULL, NULL, NULL, '1s')`,
+			require.NoError(t, e.pool.QueryRow(e.tb.Context(), `SELECT o_dead FROM vitrina.apply_views($1, $2, '{false}', '{5}', '{1}', '{5}', $3, $4, NULL, $4, '{1}', NULL, false, NULL, NULL, NULL, '1s')`,
 				e.sink.cfg.Epoch, []int32{e.sink.lanes.of(at(0, 0))}, [][16]byte{named("1")}, [][16]byte{named("late")}).Scan(&dead))
 			require.Empty(t, dead)
 		},

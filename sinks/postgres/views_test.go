@@ -87,6 +87,61 @@ func TestTheProjectIsTheOneThatTheCardNamesWhenTheViewIsApplied(t *testing.T) {
 	require.EqualValues(t, 1, e.projectViews(t, "q"))
 }
 
+// The sink remembers which cards were Delisted and inserts their views so. Whatever becomes of the cards, the transaction judges them.
+func TestWhatTheSinkRemembersOfCardsChangesNothing(t *testing.T) {
+	e := newViewsEnv(t)
+	e.project("p", "Published")
+	e.object("steady", "p", "Published")
+	for _, name := range []string{"a", "b", "c"} {
+		e.object(name, "p", "Delisted")
+	}
+	offset := int64(0)
+	flush := func(batch string) {
+		t.Helper()
+		var items []ViewItem
+		for _, object := range []string{"a", "b", "c", "steady"} {
+			items = append(items, view(batch+object+"1", object, at(0, offset)), view(batch+object+"2", object, at(1, offset)))
+			offset++
+		}
+		require.NoError(t, e.flush(items...))
+	}
+	states := func(batch string) (states []string) {
+		for _, object := range []string{"a", "b", "c", "steady"} {
+			require.Equal(t, e.state(t, batch+object+"1"), e.state(t, batch+object+"2"))
+			states = append(states, e.state(t, batch+object+"1"))
+		}
+		return states
+	}
+	flush("first")
+	require.Equal(t, []string{StateSkippedDelisted, StateSkippedDelisted, StateSkippedDelisted, StateCounted}, states("first"))
+	flush("remembered")
+	require.Equal(t, states("first"), states("remembered"))
+	for _, row := range []string{"remembereda1", "rememberedsteady1"} {
+		require.Equal(t, int64(1), scalar[int64](t.Context(), t, e.pool, `SELECT count(*) FROM vitrina.views a JOIN vitrina.views b ON a.xmin = b.xmin AND a.cmin = b.cmin
+			WHERE a.view_id = $1 AND b.view_id = $2`, named(row), named("rememberedsteady2")), "written once, by the statement that inserted the other rows")
+	}
+
+	e.object("a", "p", "Published")
+	exec(t, e.pool, `DELETE FROM catalog.property_object_cards WHERE id = $1`, named("b"))
+	e.object("steady", "p", "Delisted")
+	flush("changed")
+	require.Equal(t, []string{StateCounted, StatePending, StateSkippedDelisted, StateSkippedDelisted}, states("changed"))
+	flush("again")
+	require.Equal(t, states("changed"), states("again"))
+	require.EqualValues(t, 4, e.objectViews(t, "a"))
+	require.EqualValues(t, 4, e.objectViews(t, "steady"))
+	require.EqualValues(t, 8, e.projectViews(t, "p"))
+
+	// A view that is known fails the plain insert: the rest goes in by the other one.
+	e.object("c", "p", "Hidden")
+	require.NoError(t, e.flush(view("againa1", "a", at(0, 100)), view("againc1", "c", at(0, 101)), view("new", "c", at(0, 102)), view("frozen", "steady", at(0, 103))))
+	require.Equal(t, StateCounted, e.state(t, "new"))
+	require.Equal(t, StateSkippedDelisted, e.state(t, "frozen"))
+	require.Equal(t, StateSkippedDelisted, e.state(t, "againc1"))
+	require.EqualValues(t, 1, e.objectViews(t, "c"))
+	require.EqualValues(t, 9, e.projectViews(t, "p"))
+}
+
 // The catalog may map its own tables with updatable views (contracts, section 3).
 func TestCardsMayBeUpdatableViews(t *testing.T) {
 	e := newViewsEnv(t)

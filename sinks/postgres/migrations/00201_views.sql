@@ -145,7 +145,7 @@ BEGIN
     INTO o_counted, o_projects, v_counts FROM written AS w;
 
     IF coalesce(pg_catalog.cardinality(o_counted), 0) < pg_catalog.cardinality(v_ids) THEN
-        v_rest := ARRAY(SELECT unnest(v_ids) EXCEPT SELECT unnest(o_counted));
+        v_rest := ARRAY(SELECT i.id FROM (SELECT unnest(v_ids) AS id) AS i WHERE i.id NOT IN (SELECT unnest(o_counted)));
         SELECT pg_catalog.array_agg(c.id ORDER BY c.id) FILTER (WHERE c.status = 'Delisted'),
                pg_catalog.array_agg(c.id) FILTER (WHERE c.status <> 'Delisted')
         INTO o_delisted, v_open FROM catalog.property_object_cards AS c WHERE c.id = ANY (v_rest);
@@ -187,15 +187,17 @@ $$;
 --                                       a view without mark or with this record's own, the smallest for an earlier incarnation's)
 --   else                                inserted; only those that went in move counters
 -- The caller sends what it has at hand, so that it need not be found out here: of each lane the least offset in the batch, of each
--- object how many items are its own (p_objects, sorted, and p_counts), and null for p_marked_at where every mark passes.
+-- object how many items are its own (p_objects, sorted, and p_counts), and null for p_marked_at where every mark passes. It also
+-- guesses which cards are Delisted, because a right guess saves writing their views' rows twice: p_delisted are the objects, sorted, null
+-- for none; their items are in lanes of their own, with p_frozen. With p_records nothing is guessed.
 -- Refused and conflicting ids come back in o_refused. Without p_records, views without card are not applied (o_missing names
 -- their objects) and dead ones not touched (o_dead): both come again with their records. With p_records they become pending,
 -- and a dead view that comes by another record than its own is revived (D17), whatever its mark.
 -- p_distinct: no id comes twice, and none is expected in the ledger. The insert then goes without ON CONFLICT, at half the
 -- cost; if it fails all the same, it is done again with.
 -- +goose StatementBegin
-CREATE FUNCTION vitrina.apply_views(p_epoch bigint, p_lanes integer[], p_least bigint[], p_lane_of smallint[], p_offsets bigint[],
-    p_view_ids uuid[], p_object_ids uuid[], p_marked_at bigint[], p_objects uuid[], p_counts bigint[], p_distinct boolean,
+CREATE FUNCTION vitrina.apply_views(p_epoch bigint, p_lanes integer[], p_frozen boolean[], p_least bigint[], p_lane_of smallint[], p_offsets bigint[],
+    p_view_ids uuid[], p_object_ids uuid[], p_marked_at bigint[], p_objects uuid[], p_counts bigint[], p_delisted uuid[], p_distinct boolean,
     p_records bytea[], p_sources text[], p_durations bigint[], p_first_try interval,
     OUT o_refused uuid[], OUT o_dead uuid[],
     OUT o_applied uuid[], OUT o_applied_lanes integer[], OUT o_applied_offsets bigint[], OUT o_revived uuid[], -- with p_records only
@@ -220,6 +222,8 @@ DECLARE
     v_offsets bigint[] := p_offsets;
     v_ids uuid[] := p_view_ids;
     v_objects uuid[] := p_object_ids;
+    v_states vitrina.view_state[];
+    v_wrong uuid[];
     v_counted uuid[] := p_objects;
     v_counts bigint[] := p_counts;
     v_revived_objects uuid[];
@@ -229,9 +233,10 @@ BEGIN
     PERFORM vitrina.require_epoch('popularity', p_epoch);
     PERFORM vitrina.enter_ledger(false);
     SELECT pg_catalog.array_agg(h.lane ORDER BY i.ord), pg_catalog.array_agg(h.horizon_offset ORDER BY i.ord),
-        pg_catalog.bool_and(i.least >= h.horizon_offset)
-    INTO v_lanes, v_horizons, v_above
-    FROM unnest(p_lanes, p_least) WITH ORDINALITY AS i (lane, least, ord) JOIN vitrina.horizons AS h ON h.lane = i.lane;
+        pg_catalog.bool_and((i.least >= h.horizon_offset) IS TRUE),
+        pg_catalog.array_agg(CASE WHEN i.frozen THEN 'skipped_delisted' ELSE 'counted' END::vitrina.view_state ORDER BY i.ord)
+    INTO v_lanes, v_horizons, v_above, v_states
+    FROM unnest(p_lanes, p_least, p_frozen) WITH ORDINALITY AS i (lane, least, frozen, ord) JOIN vitrina.horizons AS h ON h.lane = i.lane;
     IF v_lanes IS DISTINCT FROM p_lanes THEN
         RAISE EXCEPTION 'a lane of % is not in vitrina.horizons', p_lanes USING HINT = 'rows of that table must not be deleted';
     END IF;
@@ -242,9 +247,8 @@ BEGIN
         INTO STRICT v_marks_before FROM vitrina.views_ledger AS l;
         SELECT pg_catalog.array_agg(i.lane_of), pg_catalog.array_agg(i.record_offset), pg_catalog.array_agg(i.view_id), pg_catalog.array_agg(i.object_id)
         INTO v_lane_of, v_offsets, v_ids, v_objects
-        FROM unnest(p_lane_of, p_offsets, p_view_ids, p_object_ids,
-                coalesce(p_marked_at, pg_catalog.array_fill(9223372036854775807, ARRAY[pg_catalog.cardinality(p_view_ids)])))
-            AS i (lane_of, record_offset, view_id, object_id, marked_at)
+        FROM (SELECT unnest(p_lane_of) AS lane_of, unnest(p_offsets) AS record_offset, unnest(p_view_ids) AS view_id, unnest(p_object_ids) AS object_id,
+                unnest(coalesce(p_marked_at, pg_catalog.array_fill(9223372036854775807, ARRAY[pg_catalog.cardinality(p_view_ids)]))) AS marked_at) AS i
         WHERE i.record_offset >= v_horizons[i.lane_of] AND i.marked_at >= v_marks_before;
     END IF;
 
@@ -252,7 +256,7 @@ BEGIN
     IF p_distinct THEN
         BEGIN
             INSERT INTO vitrina.views (at, record_offset, view_id, object_id, state, lane)
-            SELECT v_now, i.record_offset, i.view_id, i.object_id, 'counted', p_lanes[i.lane_of]
+            SELECT v_now, i.record_offset, i.view_id, i.object_id, v_states[i.lane_of], p_lanes[i.lane_of]
             FROM (SELECT unnest(v_lane_of) AS lane_of, unnest(v_offsets) AS record_offset, unnest(v_ids) AS view_id, unnest(v_objects) AS object_id) AS i;
             o_applied := v_ids;
             v_inserted := true;
@@ -263,7 +267,7 @@ BEGIN
     IF NOT v_inserted THEN
         WITH new AS (
             INSERT INTO vitrina.views AS v (at, record_offset, view_id, object_id, state, lane)
-            SELECT v_now, i.record_offset, i.view_id, i.object_id, 'counted', p_lanes[i.lane_of]
+            SELECT v_now, i.record_offset, i.view_id, i.object_id, v_states[i.lane_of], p_lanes[i.lane_of]
             FROM (SELECT unnest(v_lane_of) AS lane_of, unnest(v_offsets) AS record_offset, unnest(v_ids) AS view_id, unnest(v_objects) AS object_id) AS i
             ON CONFLICT (view_id) DO NOTHING
             RETURNING v.view_id, v.object_id, v.lane, v.record_offset)
@@ -313,12 +317,14 @@ BEGIN
     INTO o_counted, o_projects, o_delisted, o_missing, o_projects_missing
     FROM vitrina.add_popularity(v_counted, v_counts) AS p;
 
-    -- The rows went in as counted; those whose card is not there, or Delisted, are put right. IS TRUE keeps IN from becoming a
+    -- The rows went in as guessed; those whose card was otherwise, or is not there, are put right. IS TRUE keeps IN from becoming a
     -- join: it is a hash table then, asked before the row is looked for.
-    IF o_delisted IS NOT NULL THEN
-        UPDATE vitrina.views AS v SET state = 'skipped_delisted'
+    IF o_delisted IS DISTINCT FROM p_delisted THEN
+        v_wrong := ARRAY(SELECT unnest(o_delisted) EXCEPT SELECT unnest(p_delisted)) || ARRAY(SELECT unnest(p_delisted) EXCEPT SELECT unnest(o_delisted));
+        UPDATE vitrina.views AS v
+        SET state = CASE WHEN i.object_id IN (SELECT unnest(o_delisted)) THEN 'skipped_delisted' ELSE 'counted' END::vitrina.view_state
         FROM (SELECT unnest(o_applied) AS view_id, unnest(v_objects) AS object_id) AS i
-        WHERE v.view_id = i.view_id AND (i.object_id IN (SELECT unnest(o_delisted))) IS TRUE;
+        WHERE v.view_id = i.view_id AND (i.object_id IN (SELECT unnest(v_wrong))) IS TRUE;
     END IF;
     IF o_missing IS NOT NULL AND p_records IS NULL THEN
         DELETE FROM vitrina.views AS v USING (SELECT unnest(o_applied) AS view_id, unnest(v_objects) AS object_id) AS i
@@ -389,7 +395,7 @@ $$;
 
 -- +goose Down
 DROP FUNCTION vitrina.reject_view(bigint, integer, bigint, uuid, uuid, bigint, bytea, text, bigint, text, text);
-DROP FUNCTION vitrina.apply_views(bigint, integer[], bigint[], smallint[], bigint[], uuid[], uuid[], bigint[], uuid[], bigint[], boolean, bytea[], text[], bigint[], interval);
+DROP FUNCTION vitrina.apply_views(bigint, integer[], boolean[], bigint[], smallint[], bigint[], uuid[], uuid[], bigint[], uuid[], bigint[], uuid[], boolean, bytea[], text[], bigint[], interval);
 DROP FUNCTION vitrina.add_popularity(uuid[], bigint[]);
 DROP FUNCTION vitrina.ensure_lanes(bigint[], boolean[], integer[], text[]);
 DROP FUNCTION vitrina.enter_ledger(boolean);
