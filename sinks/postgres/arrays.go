@@ -57,7 +57,11 @@ type encodedPlan struct{}
 
 // Encode is of pgtype.EncodePlan.
 func (encodedPlan) Encode(value any, buf []byte) ([]byte, error) {
-	return append(buf, value.(encodedArray)...), nil
+	array, ok := value.(encodedArray)
+	if !ok {
+		return nil, fmt.Errorf("%T is no encoded array", value)
+	}
+	return append(buf, array...), nil
 }
 
 // uuidArray is an array of an answer as it came, null being empty: most elements are never looked at.

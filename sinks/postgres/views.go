@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -83,6 +84,7 @@ type ViewsSink struct {
 	plain   plainInserts
 
 	delisted delistedObjects
+	batches  sync.Pool // of *viewBatch
 }
 
 // NewViewsSink returns a sink for one epoch of the projection. Under another one, or while a rebuild has it closed, every

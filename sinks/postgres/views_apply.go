@@ -72,8 +72,8 @@ func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, se
 	if len(items) == 0 {
 		return nil, 0, nil
 	}
-	b := newViewBatch(items, &s.lanes, &s.delisted)
-	defer b.release()
+	b := s.batch(items, &s.delisted)
+	defer s.release(b)
 	var r viewsApplied
 	args := b.arguments(s.cfg.Epoch, plain)
 	if err := s.transact(ctx, func(ctx context.Context) error { return r.scan(s.pool.QueryRow(ctx, applyViews, args...)) }); err != nil {
@@ -114,8 +114,8 @@ func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, se
 
 // settle applies items with their records, several of one view among them.
 func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) error {
-	b := newViewBatch(items, &s.lanes, new(delistedObjects))
-	defer b.release()
+	b := s.batch(items, new(delistedObjects))
+	defer s.release(b)
 	args := b.arguments(s.cfg.Epoch, false)
 	records, sources, durations := make([][]byte, len(items)), make([]string, len(items)), make([]int64, len(items))
 	for i, item := range items {

@@ -132,13 +132,26 @@ const (
 	fateMissing
 )
 
-var viewBatches = sync.Pool{New: func() any {
+func newViewBatch() *viewBatch {
 	return &viewBatch{position: [2]map[laneKey]int16{make(map[laneKey]int16), make(map[laneKey]int16)}, indexOf: make(map[[16]byte]int32)}
-}}
+}
 
-// newViewBatch encodes items, of which there is at least one. The batch must be released.
-func newViewBatch(items []*ViewItem, lanes *laneCache, delisted *delistedObjects) *viewBatch {
-	b := viewBatches.Get().(*viewBatch)
+// batch encodes items, of which there is at least one. It must be released.
+func (s *ViewsSink) batch(items []*ViewItem, delisted *delistedObjects) *viewBatch {
+	b, ok := s.batches.Get().(*viewBatch)
+	if !ok {
+		b = newViewBatch()
+	}
+	b.fill(items, &s.lanes, delisted)
+	return b
+}
+
+func (s *ViewsSink) release(b *viewBatch) {
+	b.empty()
+	s.batches.Put(b)
+}
+
+func (b *viewBatch) fill(items []*ViewItem, lanes *laneCache, delisted *delistedObjects) {
 	n := len(items)
 	b.laneOf, b.offsets, b.marked = b.laneOf.begin(pgtype.Int2OID, n), b.offsets.begin(pgtype.Int8OID, n), b.marked.begin(pgtype.Int8OID, n)
 	b.views, b.objectIDs = b.views.begin(pgtype.UUIDOID, n), b.objectIDs.begin(pgtype.UUIDOID, n)
@@ -178,7 +191,6 @@ func newViewBatch(items []*ViewItem, lanes *laneCache, delisted *delistedObjects
 			b.delisted = b.delisted.uuid(key.id())
 		}
 	}
-	return b
 }
 
 // lane returns the position, from 1, of a record's lane.
@@ -197,7 +209,7 @@ func (b *viewBatch) lane(o codecs.Origin, guess fate, lanes *laneCache) int16 {
 	return position
 }
 
-func (b *viewBatch) release() {
+func (b *viewBatch) empty() {
 	b.lanes, b.frozen, b.least = b.lanes[:0], b.frozen[:0], b.least[:0]
 	b.objects, b.viewsOf, b.guesses, b.fates, b.objectOf = b.objects[:0], b.viewsOf[:0], b.guesses[:0], b.fates[:0], b.objectOf[:0]
 	for i := range b.position {
@@ -206,7 +218,6 @@ func (b *viewBatch) release() {
 	}
 	clear(b.indexOf)
 	b.anyMark = false
-	viewBatches.Put(b)
 }
 
 // arguments are those of apply_views; without records.

@@ -70,8 +70,8 @@ func BenchmarkViews(b *testing.B) {
 		pool := newPool(b, dsn, PoolOptions{MaxConns: 1})
 		gen.bench(b, pool, 1, size, func(items []ViewItem) error {
 			fresh, _, _ := divide(items)
-			batch := newViewBatch(fresh, &laneCache{mu: new(sync.RWMutex)}, new(delistedObjects))
-			defer batch.release()
+			batch := newViewBatch()
+			batch.fill(fresh, &laneCache{mu: new(sync.RWMutex)}, new(delistedObjects))
 			var counted uuidArray
 			return pool.QueryRow(b.Context(), `SELECT o_counted FROM vitrina.add_popularity($1, $2)`, batch.distinct, batch.counts).Scan(counted.target())
 		})
