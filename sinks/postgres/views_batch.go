@@ -42,24 +42,43 @@ func compareKeys(a, b sortKey) int {
 	}
 }
 
+// buckets spreads ids in their order.
+type buckets struct {
+	squeeze bool // all ids have one version, whose four bits are left out: they would leave 15 of 16 buckets empty
+	least   uint64
+	shift   int
+}
+
+func (b buckets) place(high uint64) uint64 {
+	if b.squeeze {
+		return high>>16<<12 | high&0xfff
+	}
+	return high
+}
+
+func (b buckets) of(high uint64) uint64 { return (b.place(high) - b.least) >> b.shift }
+
 // sortKeys sorts keys, of which there is at least one. Ids of one batch are spread evenly between the least and the greatest, by
-// time or by chance, so most are alone in their bucket: four times faster than sorting at once.
+// time or by chance, so most are alone in their bucket: several times faster than sorting at once.
 func sortKeys(keys []sortKey) []sortKey {
-	least, greatest := keys[0].high, keys[0].high
+	least, greatest, differ := keys[0].high, keys[0].high, uint64(0)
 	for i := range keys {
 		least, greatest = min(least, keys[i].high), max(greatest, keys[i].high)
+		differ |= keys[i].high ^ keys[0].high
 	}
-	shift := bits.Len64((greatest - least) / uint64(len(keys)))
-	starts := make([]int32, (greatest-least)>>shift+2)
+	b := buckets{squeeze: differ&0xf000 == 0}
+	b.least = b.place(least)
+	b.shift = bits.Len64((b.place(greatest) - b.least) / uint64(len(keys)))
+	starts := make([]int32, b.of(greatest)+2)
 	for i := range keys {
-		starts[(keys[i].high-least)>>shift+1]++
+		starts[b.of(keys[i].high)+1]++
 	}
 	for i := 1; i < len(starts); i++ {
 		starts[i] += starts[i-1]
 	}
 	sorted := make([]sortKey, len(keys))
 	for i := range keys {
-		next := &starts[(keys[i].high-least)>>shift]
+		next := &starts[b.of(keys[i].high)]
 		sorted[*next] = keys[i]
 		*next++
 	}

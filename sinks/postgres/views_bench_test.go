@@ -219,3 +219,23 @@ func BenchmarkResetFromMarks(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.N)*marks/b.Elapsed().Seconds(), "marks/s")
 }
+
+// BenchmarkPrepareViews measures what the client does before a call: sort a batch and encode it.
+func BenchmarkPrepareViews(b *testing.B) {
+	const size = 20_000
+	random := rand.New(rand.NewPCG(1, 2))
+	objects := make([][16]byte, size)
+	for i := range objects {
+		objects[i] = uuid.New()
+	}
+	gen := &viewGenerator{objects: objects, random: random, zipf: rand.NewZipf(random, 1.2, 8, size-1), now: time.Now()}
+	items := gen.next(size)
+	batch := newViewBatch()
+	lanes := &laneCache{mu: new(sync.RWMutex)}
+	for b.Loop() {
+		fresh, _, _ := divide(items)
+		batch.fill(fresh, lanes, new(delistedObjects))
+		batch.empty()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/size, "ns/view")
+}
