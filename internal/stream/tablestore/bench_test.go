@@ -33,6 +33,16 @@ func benchKey(i int) string {
 	return id.String()
 }
 
+// timeOrderedKey is a version 7 id, 70 to the millisecond.
+func timeOrderedKey(i int) string {
+	var id uuid.UUID
+	binary.BigEndian.PutUint64(id[:8], (1_750_000_000_000+uint64(i)/70)<<16|uint64(i)*0x9E3779B97F4A7C15>>52)
+	binary.BigEndian.PutUint64(id[8:], uint64(i)*0xC2B2AE3D27D4EB4F)
+	id[6] = id[6]&0x0f | 0x70
+	id[8] = id[8]&0x3f | 0x80
+	return id.String()
+}
+
 func plainGoka(b *testing.B, dir string) storage.Storage {
 	b.Helper()
 	db, err := leveldb.OpenFile(filepath.Join(dir, "plain"), nil)
@@ -104,6 +114,51 @@ func BenchmarkRecords(b *testing.B) {
 				require.NoError(b, st.Close()) // the flush belongs to it
 				report(b, cpu)
 			})
+		})
+	}
+}
+
+// BenchmarkViews is BenchmarkRecords as the processor meets it: the six stores of a topic side by side, keys whose making is not
+// measured, acknowledgements some time behind the writes.
+func BenchmarkViews(b *testing.B) {
+	const partitions, behind = 6, 1000
+	for name, makeKey := range map[string]func(int) string{"random": benchKey, "time-ordered": timeOrderedKey} {
+		b.Run(name, func(b *testing.B) {
+			keys := make([]string, b.N)
+			for i := range keys {
+				keys[i] = makeKey(i)
+			}
+			tables := newTables(b, Config{Dir: b.TempDir()})
+			var stores [partitions]storage.Storage
+			for p := range stores {
+				st, err := tables.Build(testTopic, int32(p))
+				require.NoError(b, err)
+				require.NoError(b, st.Open())
+				require.NoError(b, st.MarkRecovered())
+				stores[p] = st
+			}
+			mark := make([]byte, 31)
+			b.ReportAllocs()
+			b.ResetTimer()
+			cpu := cpuTime(b)
+			for i, key := range keys {
+				st := stores[i%partitions]
+				if _, err := st.Get(key); err != nil {
+					b.Fatal(err)
+				}
+				if err := st.Set(key, mark); err != nil {
+					b.Fatal(err)
+				}
+				if offset := int64(i/partitions - behind); offset > 0 {
+					if err := st.SetOffset(offset); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			for _, st := range stores {
+				require.NoError(b, st.Close())
+			}
+			report(b, cpu)
 		})
 	}
 }

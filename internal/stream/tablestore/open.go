@@ -33,9 +33,9 @@ const (
 // Open opens the directory, or drops it and starts empty when it cannot be opened as it is: the changelog has everything.
 // A directory that somebody else has open, a full disk or missing rights are errors and leave the directory alone.
 func (s *Store) Open() error {
-	s.mu.RLock()
+	s.mu.Lock()
 	state := s.state
-	s.mu.RUnlock()
+	s.mu.Unlock()
 	if state != stateNew {
 		return s.because(errors.New("it was opened before"))
 	}

@@ -17,8 +17,8 @@ import (
 // ErrClosed is returned by every call on a store that is not open.
 var ErrClosed = errors.New("table store is closed")
 
-// Store is one partition of a table; it implements Goka's storage.Storage. All methods are safe for concurrent use. A value given to
-// Set belongs to the store and must not be changed afterwards; a value returned by Get is the caller's own.
+// Store is one partition of a table; it implements Goka's storage.Storage. All methods are safe for concurrent use. Values given to
+// Set and returned by Get are the caller's own.
 //
 // Once a flush has failed, or a file has turned out damaged, every later call returns that error: what is in memory could
 // then be newer than anything the disk will ever hold, and the processor has to start again from the changelog.
@@ -36,20 +36,18 @@ type Store struct {
 	onClose    func()
 
 	// mu guards the fields up to the next blank line.
-	mu            sync.RWMutex
-	space         *sync.Cond // signalled when writers may go on
-	state         state
-	failure       error
-	pending       map[string]entry // writes since the last flush began
-	flushing      map[string]entry // writes of the flush under way
-	pendingBytes  int
-	flushingBytes int
-	filter        *filter
-	offset        offsetState
-	disk          diskOffset
-	lastFlush     time.Time
-	warned        bool // a pinned offset is logged once
-	scanned       bool // the filter was built by a scan
+	mu        sync.Mutex
+	space     *sync.Cond // signalled when writers may go on
+	state     state
+	failure   error
+	pending   *writes // since the last flush began
+	flushing  *writes // of the flush under way, which reads them without mu: they do not change until it is done
+	filter    *filter
+	offset    offsetState
+	disk      diskOffset
+	lastFlush time.Time
+	warned    bool // a pinned offset is logged once
+	scanned   bool // the filter was built by a scan
 
 	// life is held for reading while LevelDB is used and for writing while it is closed.
 	life      sync.RWMutex
@@ -77,13 +75,6 @@ const (
 	stateClosed
 )
 
-// entry is a write that is not yet in LevelDB.
-type entry struct {
-	value   []byte
-	hash    uint64
-	deleted bool
-}
-
 // diskOffset is the offset in LevelDB.
 type diskOffset struct {
 	value int64
@@ -92,9 +83,9 @@ type diskOffset struct {
 
 // Has tells whether the key has a value.
 func (s *Store) Has(key string) (bool, error) {
-	e, found, err := s.inMemory(key)
+	value, found, err := s.inMemory(key)
 	if err != nil || found {
-		return found && !e.deleted, err
+		return value != nil, err
 	}
 	s.life.RLock()
 	defer s.life.RUnlock()
@@ -110,15 +101,9 @@ func (s *Store) Has(key string) (bool, error) {
 
 // Get returns the key's value, or nil when it has none; an empty value is not nil.
 func (s *Store) Get(key string) ([]byte, error) {
-	e, found, err := s.inMemory(key)
-	if err != nil {
-		return nil, err
-	}
-	if found {
-		if e.deleted {
-			return nil, nil
-		}
-		return append(make([]byte, 0, len(e.value)), e.value...), nil
+	value, found, err := s.inMemory(key)
+	if err != nil || found {
+		return value, err
 	}
 	s.life.RLock()
 	defer s.life.RUnlock()
@@ -126,7 +111,7 @@ func (s *Store) Get(key string) ([]byte, error) {
 		return nil, s.because(ErrClosed)
 	}
 	var buf [64]byte
-	value, err := s.db.Get(appendKey(buf[:0], key), nil)
+	value, err = s.db.Get(appendKey(buf[:0], key), nil)
 	if errors.Is(err, leveldb.ErrNotFound) {
 		return nil, nil
 	}
@@ -136,63 +121,60 @@ func (s *Store) Get(key string) ([]byte, error) {
 	return value, nil
 }
 
-// inMemory answers what needs no disk: a key the filter does not know is found deleted. Only a key that is in neither map may be
-// looked for in LevelDB: its writes, if any, were flushed before.
-func (s *Store) inMemory(key string) (entry, bool, error) {
+// inMemory answers what needs no disk, with a nil value for a key that has none: the filter does not know it, or it was deleted.
+// Only a key that is not in memory may be looked for in LevelDB: its writes, if any, were flushed before.
+func (s *Store) inMemory(key string) (value []byte, found bool, err error) {
 	hash := hashOf(key)
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err := s.usable(); err != nil {
-		return entry{}, false, err
+		return nil, false, err
 	}
 	if !s.filter.has(hash) {
-		return entry{deleted: true}, true, nil
+		return nil, true, nil
 	}
-	if e, ok := s.pending[key]; ok {
-		return e, true, nil
+	for _, w := range [...]*writes{s.pending, s.flushing} {
+		if e := w.find(hash, key); e != nil {
+			if e.deleted() {
+				return nil, true, nil
+			}
+			return append(make([]byte, 0, e.valueLen), w.value(e)...), true, nil // the flush's end gives its memory to other writes
+		}
 	}
-	e, ok := s.flushing[key]
-	return e, ok, nil
+	return nil, false, nil
 }
 
 // Set writes a value into memory and returns; within FlushInterval it is on disk. It waits while four times the flush limits are
 // unflushed.
-func (s *Store) Set(key string, value []byte) error {
-	if value == nil {
-		value = []byte{}
-	}
-	return s.put(key, entry{value: value, hash: hashOf(key)})
-}
+func (s *Store) Set(key string, value []byte) error { return s.put(key, value, false) }
 
 // Delete removes a key. Goka reports no offset for a tombstone, so a Delete by a processor pins the offset until the next recovery.
-func (s *Store) Delete(key string) error {
-	return s.put(key, entry{deleted: true, hash: hashOf(key)})
-}
+func (s *Store) Delete(key string) error { return s.put(key, nil, true) }
 
-func (s *Store) put(key string, e entry) error {
+func (s *Store) put(key string, value []byte, deleted bool) error {
+	hash := hashOf(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
 		if err := s.usable(); err != nil {
 			return err
 		}
-		if len(s.pending)+len(s.flushing) < blockFactor*s.cfg.FlushWrites &&
-			s.pendingBytes+s.flushingBytes < blockFactor*s.cfg.FlushBytes {
+		if len(s.pending.list)+len(s.flushing.list) < blockFactor*s.cfg.FlushWrites &&
+			len(s.pending.data)+len(s.flushing.data) < blockFactor*s.cfg.FlushBytes {
 			break
 		}
 		s.kickFlusher()
 		s.space.Wait()
 	}
 	s.offset.wrote()
-	if e.deleted && !s.filter.has(e.hash) {
+	if deleted && !s.filter.has(hash) {
 		return nil // it is nowhere
 	}
-	if !e.deleted {
-		s.filter.add(e.hash)
+	if !deleted {
+		s.filter.add(hash)
 	}
-	s.pending[key] = e
-	s.pendingBytes += len(key) + len(e.value)
-	if len(s.pending) >= s.cfg.FlushWrites || s.pendingBytes >= s.cfg.FlushBytes {
+	s.pending.put(hash, key, value, deleted)
+	if len(s.pending.list) >= s.cfg.FlushWrites || len(s.pending.data) >= s.cfg.FlushBytes {
 		s.kickFlusher()
 	}
 	return nil
@@ -207,8 +189,8 @@ func (s *Store) kickFlusher() {
 
 // GetOffset returns the offset up to which the table is complete, or def when there is none.
 func (s *Store) GetOffset(def int64) (int64, error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err := s.usable(); err != nil {
 		return 0, err
 	}
@@ -269,14 +251,14 @@ func (s *Store) MarkRecovered() error {
 
 // Stats returns the store's numbers.
 func (s *Store) Stats() Stats {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	st := Stats{
 		Topic: s.topic, Partition: s.partition,
 		Offset: -1, OnDisk: -1,
 		Recovered: s.offset.recovered,
 		Pinned:    s.offset.pinned,
-		Unflushed: len(s.pending) + len(s.flushing),
+		Unflushed: len(s.pending.list) + len(s.flushing.list),
 		LastFlush: s.lastFlush,
 		Scanned:   s.scanned,
 		Err:       s.usable(),
