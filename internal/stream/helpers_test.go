@@ -24,7 +24,12 @@ import (
 	"github.com/pin-marketplace/vitrina/internal/stream/tablestore"
 )
 
-func TestMain(m *testing.M) { os.Exit(devtest.Main(m)) }
+func TestMain(m *testing.M) {
+	if os.Getenv(brokerEnv) != "" {
+		os.Exit(serveBroker())
+	}
+	os.Exit(devtest.Main(m))
+}
 
 const patience = 60 * time.Second
 
