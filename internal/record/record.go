@@ -37,7 +37,7 @@ type Record struct {
 // Header returns the value of the last header of that name (Kafka's own lastHeader rule); names compare without case.
 func (r *Record) Header(name string) ([]byte, bool) {
 	for i := len(r.Headers) - 1; i >= 0; i-- {
-		if strings.EqualFold(r.Headers[i].Key, name) {
+		if len(r.Headers[i].Key) == len(name) && strings.EqualFold(r.Headers[i].Key, name) {
 			return r.Headers[i].Value, true
 		}
 	}

@@ -25,6 +25,9 @@ func NewEventLog(logger *slog.Logger, perSecond int, clock func() time.Time) *Ev
 	return &EventLog{logger: logger, limit: int64(max(0, perSecond)), clock: clock, events: make(map[string]*Event)}
 }
 
+// Now is the time by the log's clock, for AllowAt.
+func (l *EventLog) Now() time.Time { return l.clock() }
+
 // Event is one event name with its own limit. Callers on a hot path keep it, and ask Allow before they build attributes.
 type Event struct {
 	log   *EventLog

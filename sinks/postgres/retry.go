@@ -222,7 +222,7 @@ func (w *RetryWorker) retry(ctx context.Context, ids [][16]byte) (retried, count
 		case StateCounted:
 			counted++
 			t.count(v.source)
-			w.log.incremented(ctx, v.view, v.object, v.source, v.seconds, func([16]byte) [16]byte { return v.project })
+			w.log.incremented(ctx, w.log.now(), v.view, v.object, v.source, v.seconds, func([16]byte) [16]byte { return v.project })
 			if v.projectMissing {
 				t.projectMissing++
 				w.log.projectMissing(ctx, v.view, v.object, v.project, v.source)

@@ -84,7 +84,7 @@ func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, se
 	refusals := uuidCursor{ids: r.refused}
 	dead := newUUIDSet(r.dead)
 	noProject := newUUIDSet(r.noProject)
-	var t viewTally
+	t := viewTally{at: s.log.now()}
 	for i, item := range items {
 		isRefused := refusals.reach(item.ViewID)
 		switch {
@@ -136,7 +136,7 @@ func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) error {
 	for i := range r.applied.len() {
 		applied[r.applied.at(i)] = row{r.appliedLanes[i], r.appliedOffsets[i]}
 	}
-	var t viewTally
+	t := viewTally{at: s.log.now()}
 	for i, item := range items {
 		id := [16]byte(item.ViewID)
 		if own, ok := applied[id]; !ok || own != (row{s.lanes.of(item.Origin), item.Origin.Offset}) {
@@ -166,7 +166,7 @@ func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) error {
 
 func (s *ViewsSink) counted(ctx context.Context, t *viewTally, r *viewsApplied, noProject uuidSet, item *ViewItem) {
 	t.count(item.ViewSource)
-	s.log.incremented(ctx, item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds, r.projectOf)
+	s.log.incremented(ctx, t.at, item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds, r.projectOf)
 	if len(noProject) == 0 {
 		return
 	}

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -12,11 +13,14 @@ import (
 // viewLog writes the log events of the specification about views. It asks Allow before it builds a line: at a hundred
 // thousand views a second nearly all lines are only counted.
 type viewLog struct {
+	now func() time.Time // one reading serves a batch's incremented lines
+
 	incrementedEvent, duplicateEvent, delistedEvent, notFoundEvent, projectMissingEvent, revivedEvent, rejectedEvent *telemetry.Event
 }
 
 func newViewLog(events *telemetry.EventLog) viewLog {
 	return viewLog{
+		now:                 events.Now,
 		incrementedEvent:    events.Event("incremented", slog.LevelInfo),
 		duplicateEvent:      events.Event("skipped-duplicate", slog.LevelInfo),
 		delistedEvent:       events.Event("skipped-delisted", slog.LevelWarn),
@@ -36,8 +40,8 @@ func viewAttrs(view, object uuid.UUID, source string, seconds int64, more ...slo
 }
 
 // incremented asks for the project only if the line is written.
-func (l *viewLog) incremented(ctx context.Context, view, object uuid.UUID, source string, seconds int64, projectOf func([16]byte) [16]byte) {
-	if l.incrementedEvent.Allow(ctx) {
+func (l *viewLog) incremented(ctx context.Context, now time.Time, view, object uuid.UUID, source string, seconds int64, projectOf func([16]byte) [16]byte) {
+	if l.incrementedEvent.AllowAt(ctx, now) {
 		l.incrementedEvent.Write(ctx, "the view is counted",
 			viewAttrs(view, object, source, seconds, slog.String("project_id", uuid.UUID(projectOf(object)).String()))...)
 	}
@@ -85,6 +89,7 @@ func (l *viewLog) rejected(ctx context.Context, item *ViewItem, reason string) {
 
 // viewTally sums what a transaction did, so that hooks are called once for each.
 type viewTally struct {
+	at                                                      time.Time // when the transaction was acknowledged
 	sources                                                 []string
 	counts                                                  []int
 	duplicates, delisted, notFound, projectMissing, revived int
