@@ -3,9 +3,12 @@
 package processors
 
 import (
+	"bytes"
 	"context"
+	"encoding/hex"
 	"time"
 
+	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pin-marketplace/vitrina/codecs"
@@ -29,11 +32,23 @@ func Origin(ctx stream.Context, delivered *record.Record, looped bool) codecs.Or
 	return codecs.Origin{Incarnation: ctx.Incarnation(), Loop: looped, Partition: delivered.Partition, Offset: delivered.Offset}
 }
 
-// Misplaced tells whether a record of the source topic lies under another key than its canonical one, or in another
+// Misplaced tells whether a record of the source topic lies under another key than its id as text, or in another
 // partition than that key hashes to: its state would be written to another partition's table than the one it is read from
 // (design, section 3, fact 2).
-func Misplaced(ctx stream.Context, rec *record.Record, canonical string) bool {
-	return string(rec.Key) != canonical || ctx.Home(rec.Key) != rec.Partition
+func Misplaced(ctx stream.Context, rec *record.Record, id uuid.UUID) bool {
+	return !keyIs(rec.Key, id) || ctx.Home(rec.Key) != rec.Partition
+}
+
+// keyIs says whether a key is the id as text, without making a string of it: nearly every key is.
+func keyIs(key []byte, id uuid.UUID) bool {
+	var text [36]byte
+	hex.Encode(text[:8], id[:4])
+	hex.Encode(text[9:13], id[4:6])
+	hex.Encode(text[14:18], id[6:8])
+	hex.Encode(text[19:23], id[8:10])
+	hex.Encode(text[24:], id[10:])
+	text[8], text[13], text[18], text[23] = '-', '-', '-', '-'
+	return bytes.Equal(key, text[:])
 }
 
 // Bury hands a record that breaks its contract to the dead letters; the record's commit waits for their acknowledgement.

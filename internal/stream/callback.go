@@ -25,9 +25,9 @@ func (s *Spec) graph(g *guard.Guard, topics runTopics) *goka.GroupGraph {
 			}
 		}
 	}
-	edges := []goka.Edge{goka.Input(goka.Stream(s.Input), codecs.Bytes{}, wrap(s.Callback, topics.source))}
+	edges := []goka.Edge{goka.Input(goka.Stream(s.Input), undecoded{}, wrap(s.Callback, topics.source))}
 	if s.LoopCallback != nil {
-		edges = append(edges, goka.Loop(codecs.Bytes{}, wrap(s.LoopCallback, topics.loop)))
+		edges = append(edges, goka.Loop(undecoded{}, wrap(s.LoopCallback, topics.loop)))
 	}
 	if s.Stateful() {
 		edges = append(edges, goka.Persist(s.TableCodec))
@@ -37,6 +37,12 @@ func (s *Spec) graph(g *guard.Guard, topics runTopics) *goka.GroupGraph {
 	}
 	return goka.DefineGroup(goka.Group(s.Group), edges...)
 }
+
+// undecoded is the codec of streams: callbacks work on the guard's record, so Goka is given nothing to carry.
+type undecoded struct{ codecs.Bytes }
+
+// Decode cannot fail: a codec's error would end the processor.
+func (undecoded) Decode([]byte) (any, error) { return nil, nil } //nolint:nilnil // nothing is what there is to carry
 
 // gokaContext gives the embedded context another name than its method Context.
 type gokaContext = goka.Context

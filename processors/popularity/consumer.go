@@ -90,9 +90,8 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 		processors.Bury(ctx, d, c.Letters, rec, fault, span, receive)
 		return
 	}
-	key := view.ViewID.String()
-	if !looped && processors.Misplaced(d, rec, key) {
-		c.rekey(ctx, d, rec, key, view)
+	if !looped && processors.Misplaced(d, rec, view.ViewID) {
+		c.rekey(ctx, d, rec, view)
 		telemetry.EndSpan(span, nil)
 		telemetry.EndSpan(receive, nil)
 		return
@@ -110,7 +109,7 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 	value, err := decision.Write.MarshalBinary()
 	if err != nil {
 		work.Done(err)
-		d.Fail(fmt.Errorf("encoding the mark of view %s (record %s): %w", key, rec.ID, err))
+		d.Fail(fmt.Errorf("encoding the mark of view %s (record %s): %w", view.ViewID, rec.ID, err))
 		return
 	}
 	d.SetValue(value)
@@ -121,7 +120,8 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 }
 
 // rekey sends the record to where its view id belongs, whole: with its own key, headers and coordinates.
-func (c *Consumer) rekey(ctx context.Context, d stream.Context, rec *record.Record, key string, view *codecs.View) {
+func (c *Consumer) rekey(ctx context.Context, d stream.Context, rec *record.Record, view *codecs.View) {
+	key := view.ViewID.String()
 	c.Metrics.Rekeyed.Inc()
 	reason := "its Kafka key is not the PropertyObjectViewId"
 	if string(rec.Key) == key {

@@ -38,8 +38,8 @@ func (k MarkKind) String() string {
 // Decision is what to do about a view.
 type Decision struct {
 	Kind   MarkKind
-	MarkAt time.Time    // when the view was first marked, whole seconds; now for MarkNone
-	Write  *codecs.Mark // to write to the group table
+	MarkAt time.Time   // when the view was first marked, whole seconds; now for MarkNone
+	Write  codecs.Mark // to write to the group table
 }
 
 // Decide classifies the mark of a view for the record that was delivered as origin (nil: there is none). A first record makes the
@@ -51,9 +51,9 @@ type Decision struct {
 func Decide(mark *codecs.Mark, view *codecs.View, origin codecs.Origin, now time.Time) Decision {
 	if mark == nil {
 		at := now.UTC().Truncate(time.Second)
-		return Decision{Kind: MarkNone, MarkAt: at, Write: &codecs.Mark{Origin: origin, ObjectID: view.ObjectID, At: at}}
+		return Decision{Kind: MarkNone, MarkAt: at, Write: codecs.Mark{Origin: origin, ObjectID: view.ObjectID, At: at}}
 	}
-	d := Decision{Kind: MarkForeign, MarkAt: mark.At, Write: mark}
+	d := Decision{Kind: MarkForeign, MarkAt: mark.At, Write: *mark}
 	switch {
 	case mark.Origin == origin:
 		d.Kind = MarkOwn

@@ -90,7 +90,7 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 		return
 	}
 	key := event.PurchaseID.String()
-	if !looped && processors.Misplaced(d, rec, key) {
+	if !looped && processors.Misplaced(d, rec, event.PurchaseID) {
 		c.rekey(ctx, d, rec, key)
 		telemetry.EndSpan(span, nil)
 		telemetry.EndSpan(receive, nil)

@@ -37,17 +37,17 @@ type tracker struct {
 	room chan struct{} // one token: the window has room again
 
 	mu      sync.Mutex
-	ring    []entry // length is a power of two
-	head    int     // index of the oldest entry
-	count   int     // entries in the window
-	open    int     // entries that are pending
-	lost    int     // entries that are abandoned
-	last    int64   // highest offset delivered, -1 before the first
-	next    int64   // offset up to which may be committed, -1 before the first finished record
+	ring    []entry   // length is a power of two
+	head    int       // index of the oldest entry
+	count   int       // entries in the window
+	open    int       // entries that are pending
+	lost    int       // entries that are abandoned
+	last    int64     // highest offset delivered, -1 before the first
+	next    int64     // offset up to which may be committed, -1 before the first finished record
 	since   time.Time // when the oldest entry was seen to be the oldest; zero: not looked at yet. Reading the clock for each would cost
-	total   uint64 // records delivered in this session
-	done    uint64 // records whose finish could be committed
-	waiting bool   // a delivery waits for room
+	total   uint64    // records delivered in this session
+	done    uint64    // records whose finish could be committed
+	waiting bool      // a delivery waits for room
 }
 
 const initialRing = 256
