@@ -114,9 +114,7 @@ func (m *message) outermost(s *scanner, pos int, payloadField func([]byte) int) 
 	field, bare := -1, -1 // what the last name means in an envelope and in a bare payload; -1 is nothing
 	for first := true; ; first = false {
 		var more bool
-		if s.nextIsMember(pos, first) {
-			pos++
-		} else if pos, more = s.member(pos, first); !more {
+		if pos, more = s.advance(pos, first); !more {
 			return pos
 		}
 		if field, bare, pos = m.meaning(s, pos, field, bare, payloadField); pos < 0 {
@@ -169,9 +167,7 @@ func (s *scanner) members(pos int, into *fields, field func([]byte) int) int {
 	i := -1
 	for first := true; ; first = false {
 		var more bool
-		if s.nextIsMember(pos, first) {
-			pos++
-		} else if pos, more = s.member(pos, first); !more {
+		if pos, more = s.advance(pos, first); !more {
 			return pos
 		}
 		if i, _, pos = s.follows(pos, i, into.nameOf); i < 0 {

@@ -83,7 +83,7 @@ func (w *Work) Done(err error) {
 		w.Lag.Abandon()
 	} else {
 		now := w.Clock()
-		w.Lag.DoneAt(now)
+		w.Lag.Done(now)
 		w.Duration.Observe(telemetry.Milliseconds(now.Sub(w.Begun)))
 	}
 	for _, span := range w.Spans {

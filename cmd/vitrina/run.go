@@ -65,8 +65,8 @@ const gcPercent = 300
 // serve runs an instance until ctx ends. started, when not nil, is called with the address of the HTTP server once it listens.
 func serve(ctx context.Context, cfg *config.Config, logger *slog.Logger, environ []string, watcher config.Watcher, started func(addr string, program *vitrina.App)) (err error) {
 	if lookup(environ)("GOGC") == "" {
-		// Measured: with the default of 100 the collector takes a tenth of the time; what lives is small, so twice as much garbage
-		// costs some tens of megabytes. GOGC and GOMEMLIMIT still decide where they are set.
+		// Measured: with the default of 100 the collector takes a tenth of the time. The price is memory while a backlog is worked off
+		// (docs/state.md). GOGC and GOMEMLIMIT still decide where they are set.
 		debug.SetGCPercent(gcPercent)
 	}
 	tracing, err := telemetry.NewTracing(ctx, version, lookup(environ), logger)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lovoo/goka/storage"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pin-marketplace/vitrina/codecs"

@@ -30,7 +30,7 @@ func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream
 	if err != nil {
 		return pipeline{}, nil, err
 	}
-	writers, err := a.viewWriters(sink)
+	writers, err := a.newViewWriters(sink)
 	if err != nil {
 		return pipeline{}, nil, err
 	}
@@ -58,7 +58,7 @@ func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream
 // to one of them, so that a view and its repeats, which lie in one partition, do not meet in two transactions.
 type viewWriters []*batch.Batcher[popularity.Task]
 
-func (a *App) viewWriters(sink *postgres.ViewsSink) (viewWriters, error) {
+func (a *App) newViewWriters(sink *postgres.ViewsSink) (viewWriters, error) {
 	health := a.health(config.RolePopularity)
 	var writers viewWriters
 	for i := range a.cfg.Popularity.Writers {

@@ -44,7 +44,8 @@ func (a *App) buildPrice(context.Context, int64) (pipeline, *stream.Runtime, err
 		}
 		return sink.Flush(ctx, rows)
 	}
-	batcher, err := batch.New(batchConfig(a.cfg, "fact sink", a.cfg.Price.BatchRows, a.cfg.Price.BatchInterval), flush, a.deps.Logger, sinkMetrics(a.health(c.Role), 0, m.Retries, nil))
+	batcher, err := batch.New(batchConfig(a.cfg, "fact sink", a.cfg.Price.BatchRows, a.cfg.Price.BatchInterval), flush, a.deps.Logger,
+		sinkMetrics(a.health(c.Role), 0, m.Retries, nil))
 	if err != nil {
 		return pipeline{}, nil, err
 	}

@@ -71,15 +71,8 @@ func (l *Lag) Start(partition int32, at time.Time) LagMark {
 	return LagMark{lag: l, part: part, at: at}
 }
 
-// Done notes that the record's effect is durable.
-func (m LagMark) Done() {
-	if m.part != nil {
-		m.DoneAt(m.lag.clock())
-	}
-}
-
-// DoneAt is Done for who knows the time.
-func (m LagMark) DoneAt(now time.Time) { m.end(true, now) }
+// Done notes that the record's effect is durable now.
+func (m LagMark) Done(now time.Time) { m.end(true, now) }
 
 // Abandon notes that the record was given up and will come again: it says nothing about the lag.
 func (m LagMark) Abandon() { m.end(false, time.Time{}) }

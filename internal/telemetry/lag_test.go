@@ -39,10 +39,10 @@ func TestLagGrowsWhileWorkIsStuck(t *testing.T) {
 	c.Advance(20 * time.Second)
 	require.InDelta(t, 30, lag.Seconds()[3], 0, "nothing finished yet: counted from the record in flight")
 	second := lag.Start(3, c.Now())
-	first.Done()
+	first.Done(c.Now())
 	c.Advance(30 * time.Second)
 	require.InDelta(t, 60, lag.Seconds()[3], 0, "still in flight: counted from the last finished record")
-	second.Done()
+	second.Done(c.Now())
 	require.InDelta(t, 30, lag.Seconds()[3], 0, "finished: the lag it had")
 	c.Advance(3 * time.Minute)
 	require.InDelta(t, 0, lag.Seconds()[3], 0, "idle: caught up")
@@ -59,11 +59,11 @@ func TestLagForgetsPartitionsOfOthers(t *testing.T) {
 	old := lag.Start(1, c.Now().Add(-time.Hour))
 	lag.Retain(2, 5)
 	require.Equal(t, map[int32]float64{2: 0, 5: 0}, lag.Seconds())
-	old.Done()
+	old.Done(c.Now())
 	require.Equal(t, map[int32]float64{2: 0, 5: 0}, lag.Seconds(), "a straggler of a lost partition changes nothing")
 	lag.Forget(5)
 	require.Equal(t, map[int32]float64{2: 0}, lag.Seconds())
-	telemetry.LagMark{}.Done()
+	telemetry.LagMark{}.Done(c.Now())
 }
 
 func TestLagNeverNegative(t *testing.T) {
@@ -71,6 +71,6 @@ func TestLagNeverNegative(t *testing.T) {
 	lag := telemetry.NewLag("x_lag_seconds", "help", c.Now)
 	mark := lag.Start(0, c.Now().Add(time.Hour))
 	require.InDelta(t, 0, lag.Seconds()[0], 0)
-	mark.Done()
+	mark.Done(c.Now())
 	require.InDelta(t, 0, lag.Seconds()[0], 0)
 }

@@ -126,8 +126,7 @@ type viewBatch struct {
 	lanes    []int32 // numbers of the lanes, which are those of Delisted objects besides the others
 	frozen   []bool  // of each lane, whether it is that of Delisted objects
 	least    []int64 // of each lane, the least offset
-	position [2]map[laneKey]int16
-	memo     [2]laneMemo
+	position map[batchLane]int16
 
 	objects  []sortKey // as they first came
 	viewsOf  []int64   // of each object, how many items are its own
@@ -142,17 +141,23 @@ type viewBatch struct {
 	anyMark, anyDelisted                      bool         // there is one that may be too old; one that is guessed to be Delisted
 }
 
+// batchLane is a lane as a batch has it: that of Delisted objects, or that of the others.
+type batchLane struct {
+	laneKey
+	frozen bool
+}
+
 // fate is what became of an object's views.
 type fate uint8
 
 const (
-	fateCounted fate = iota // the first two are indices
+	fateCounted fate = iota
 	fateDelisted
 	fateMissing
 )
 
 func newViewBatch() *viewBatch {
-	return &viewBatch{position: [2]map[laneKey]int16{make(map[laneKey]int16), make(map[laneKey]int16)}, indexOf: make(map[[16]byte]int32)}
+	return &viewBatch{position: make(map[batchLane]int16), indexOf: make(map[[16]byte]int32)}
 }
 
 // batch encodes items, of which there is at least one. It must be released.
@@ -201,7 +206,9 @@ func (b *viewBatch) fill(items []*ViewItem, lanes *laneCache, delisted *delisted
 	sorted := sortKeys(b.objects)
 	for _, key := range sorted {
 		b.distinct, b.counts = b.distinct.uuid(key.id()), b.counts.int64(b.viewsOf[key.index])
-		guessed += int(b.guesses[key.index])
+		if b.guesses[key.index] == fateDelisted {
+			guessed++
+		}
 	}
 	b.anyDelisted = guessed > 0
 	b.delisted = b.delisted.begin(pgtype.UUIDOID, guessed)
@@ -214,27 +221,20 @@ func (b *viewBatch) fill(items []*ViewItem, lanes *laneCache, delisted *delisted
 
 // lane returns the position, from 1, of a record's lane.
 func (b *viewBatch) lane(o codecs.Origin, guess fate, lanes *laneCache) int16 {
-	key := laneOf(o)
-	if position := b.memo[guess].get(key); position != 0 {
-		return position
-	}
-	position := b.position[guess][key]
+	key := batchLane{laneOf(o), guess == fateDelisted}
+	position := b.position[key]
 	if position == 0 {
-		b.lanes, b.frozen, b.least = append(b.lanes, lanes.of(o)), append(b.frozen, guess == fateDelisted), append(b.least, math.MaxInt64)
+		b.lanes, b.frozen, b.least = append(b.lanes, lanes.of(o)), append(b.frozen, key.frozen), append(b.least, math.MaxInt64)
 		position = int16(len(b.lanes)) //nolint:gosec // a batch has fewer lanes than items, and those are some thousands
-		b.position[guess][key] = position
+		b.position[key] = position
 	}
-	b.memo[guess].set(key, position)
 	return position
 }
 
 func (b *viewBatch) empty() {
 	b.lanes, b.frozen, b.least = b.lanes[:0], b.frozen[:0], b.least[:0]
 	b.objects, b.viewsOf, b.guesses, b.fates, b.objectOf = b.objects[:0], b.viewsOf[:0], b.guesses[:0], b.fates[:0], b.objectOf[:0]
-	for i := range b.position {
-		clear(b.position[i])
-		b.memo[i] = laneMemo{}
-	}
+	clear(b.position)
 	clear(b.indexOf)
 	b.anyMark = false
 }

@@ -46,36 +46,13 @@ func (c *laneCache) of(o codecs.Origin) int32 {
 	return c.numbers[laneOf(o)]
 }
 
-// laneMemo answers for the few lanes that most batches have, without a map.
-type laneMemo [64]struct {
-	key      laneKey
-	position int16 // 0: none
-}
-
-func (m *laneMemo) get(key laneKey) int16 {
-	if e := &m[uint32(key.partition)%uint32(len(m))]; e.key == key { //nolint:gosec // its bits
-		return e.position
-	}
-	return 0
-}
-
-func (m *laneMemo) set(key laneKey, position int16) {
-	e := &m[uint32(key.partition)%uint32(len(m))] //nolint:gosec // its bits
-	e.key, e.position = key, position
-}
-
 // ensure makes rows for the lanes of values that have none: once for each partition that this instance is assigned.
 func (c *laneCache) ensure(ctx context.Context, q Querier, values []ViewItem) error {
 	var missing []Lane
 	seen := make(map[laneKey]bool)
-	var memo laneMemo
 	c.mu.RLock()
 	for i := range values {
 		key := laneOf(values[i].Origin)
-		if memo.get(key) != 0 {
-			continue
-		}
-		memo.set(key, 1)
 		if c.numbers[key] != 0 || seen[key] {
 			continue
 		}

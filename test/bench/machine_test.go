@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
@@ -53,6 +54,25 @@ func ticks(b *testing.B, field string) time.Duration {
 	n, err := strconv.ParseInt(field, 10, 64)
 	require.NoError(b, err)
 	return time.Duration(n) * tick
+}
+
+// forgetPeak makes peakMemory count from now: what made the events was larger.
+func forgetPeak(b *testing.B) {
+	b.Helper()
+	debug.FreeOSMemory()
+	require.NoError(b, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0o600))
+}
+
+// peakMemory is the most that was resident, in MB.
+func peakMemory(b *testing.B) float64 {
+	b.Helper()
+	raw, err := os.ReadFile("/proc/self/status")
+	require.NoError(b, err)
+	_, rest, found := strings.Cut(string(raw), "VmHWM:")
+	require.True(b, found)
+	kilobytes, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+	require.NoError(b, err)
+	return kilobytes / 1000
 }
 
 // since tells where the time went, in CPU microseconds a view.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
 	"runtime/pprof"
 	"strings"
@@ -48,7 +47,6 @@ func BenchmarkPopularity(b *testing.B) {
 		o.Duplicates, o.LateCards, o.Reordered, o.WrongKeys, o.Bare, o.Traced = 0.05, 0, 0, 0, 0, 0
 		want := send(b, s, o)
 		records := want.Records[harness.Views]
-		runtime.GC() // the model is garbage now: it must not be marked again and again on the account of what is measured
 
 		// The plain consumer before and after: a noisy machine changes its speed within minutes.
 		rival := newPlain(b, s)
@@ -96,9 +94,11 @@ func measureVitrina(b *testing.B, s *harness.System, records int64) (perSecond, 
 	require.NoError(b, err)
 	defer func() { require.NoError(b, program.Close()) }()
 
-	// As `vitrina run` does, and deploy/.
-	defer debug.SetGCPercent(debug.SetGCPercent(300))
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(900 << 20))
+	defer debug.SetGCPercent(debug.SetGCPercent(300)) // as `vitrina run` does
+	if os.Getenv("GOMEMLIMIT") == "" {
+		defer debug.SetMemoryLimit(debug.SetMemoryLimit(900 << 20)) // as deploy/ does
+	}
+	forgetPeak(b) // and the model, which is garbage now: it must not be marked on the account of what is measured
 	profile := profileFile(b)
 	require.NoError(b, pprof.StartCPUProfile(profile))
 	ctx, stop := context.WithCancel(b.Context())
@@ -133,6 +133,7 @@ func measureVitrina(b *testing.B, s *harness.System, records int64) (perSecond, 
 	b.Logf("profile %s\n%s", profile.Name(), top)
 	measured := float64(records - started)
 	b.Log(after.since(before, measured))
+	b.Logf("at most %.0f MB resident", peakMemory(b))
 	return measured / after.at.Sub(before.at).Seconds(), float64((after.self - before.self).Microseconds()) / measured
 }
 

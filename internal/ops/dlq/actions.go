@@ -149,8 +149,8 @@ func (s *Service) lock(ctx context.Context, name string) (unlock func(), err err
 		return nil, fmt.Errorf("connect to PostgreSQL, which keeps what was done with dead letters: %w", err)
 	}
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(name))
-	key := int32(h.Sum32()) //nolint:gosec // any number will do
+	_, _ = h.Write([]byte(name)) // a hash never fails
+	key := int32(h.Sum32())      //nolint:gosec // any number will do
 	var got bool
 	if err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_try_advisory_lock(1986622068, $1)`, key).Scan(&got); err != nil {
 		conn.Release()

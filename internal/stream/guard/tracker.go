@@ -44,7 +44,7 @@ type tracker struct {
 	lost    int       // entries that are abandoned
 	last    int64     // highest offset delivered, -1 before the first
 	next    int64     // offset up to which may be committed, -1 before the first finished record
-	since   time.Time // when the oldest entry was seen to be the oldest; zero: not looked at yet. Reading the clock for each would cost
+	since   time.Time // see status
 	total   uint64    // records delivered in this session
 	done    uint64    // records whose finish could be committed
 	waiting bool      // a delivery waits for room
@@ -192,6 +192,7 @@ func (t *tracker) status() Partition {
 		Delivered: t.total, Finished: t.done, Unfinished: t.open, Abandoned: t.lost, Window: t.count, Oldest: -1,
 	}
 	if t.count > 0 {
+		// An entry is the oldest since somebody has looked: reading the clock at every finish tells nobody more.
 		if t.since.IsZero() {
 			t.since = t.clock()
 		}
