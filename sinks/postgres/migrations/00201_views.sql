@@ -51,6 +51,13 @@ CREATE TABLE vitrina.late_views (
 CREATE INDEX late_views_next_try_idx ON vitrina.late_views (next_try) WHERE next_try IS NOT NULL;
 CREATE INDEX late_views_letter_due_idx ON vitrina.late_views (letter_due) WHERE letter_due IS NOT NULL;
 
+-- Dead views that came again naming another object, which then counts: their mark in the group table goes on naming the first one, so
+-- whoever counts marks (rebuild, verify) asks here. Never pruned, because marks are not; next to nobody is ever here.
+CREATE TABLE vitrina.moved_views (
+    view_id uuid PRIMARY KEY,
+    object_id uuid NOT NULL
+);
+
 -- How far the ledger reaches back. One row.
 CREATE TABLE vitrina.views_ledger (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -297,6 +304,10 @@ BEGIN
             SET since = v_now, next_try = v_now + p_first_try, letter_due = NULL, generation = l.generation + 1, attempts = 0,
                 duration_seconds = p_durations[c.ord], view_source = p_sources[c.ord], code = NULL, reason = NULL, record = p_records[c.ord]
             FROM chosen AS c WHERE l.view_id = c.view_id),
+        moved AS (
+            INSERT INTO vitrina.moved_views (view_id, object_id)
+            SELECT c.view_id, c.object_id FROM chosen AS c JOIN vitrina.views AS v ON v.view_id = c.view_id WHERE v.object_id <> c.object_id
+            ON CONFLICT (view_id) DO UPDATE SET object_id = EXCLUDED.object_id),
         revived AS (
             UPDATE vitrina.views AS v SET at = v_now, record_offset = c.record_offset, object_id = c.object_id, state = 'counted', lane = c.lane
             FROM chosen AS c WHERE v.view_id = c.view_id
@@ -399,5 +410,5 @@ DROP FUNCTION vitrina.apply_views(bigint, integer[], boolean[], bigint[], smalli
 DROP FUNCTION vitrina.add_popularity(uuid[], bigint[]);
 DROP FUNCTION vitrina.ensure_lanes(bigint[], boolean[], integer[], text[]);
 DROP FUNCTION vitrina.enter_ledger(boolean);
-DROP TABLE vitrina.views_ledger, vitrina.late_views, vitrina.views, vitrina.horizons;
+DROP TABLE vitrina.views_ledger, vitrina.moved_views, vitrina.late_views, vitrina.views, vitrina.horizons;
 DROP TYPE vitrina.view_state;
