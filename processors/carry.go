@@ -56,7 +56,7 @@ func (l *Loop) Original(d stream.Context, delivered *record.Record) (*record.Rec
 	original, err := codecs.DecodeRecord(delivered.Value)
 	if err != nil {
 		fault := &codecs.Fault{Code: codecs.CodeUndecodable, Reason: "the loop topic holds a record that vitrina did not write: " + err.Error()}
-		Bury(d.Context(), d, l.Letters, delivered, fault)
+		Bury(d.Context(), d, l.Letters, delivered, fault, nil)
 		return nil, false
 	}
 	return original, true
@@ -83,7 +83,7 @@ func (l *Loop) Send(ctx context.Context, d stream.Context, rec *record.Record, i
 	if len(value) > stream.MaxValueBytes {
 		Bury(ctx, d, l.Letters, rec, &codecs.Fault{Code: codecs.CodeRecordTooLarge, Reason: fmt.Sprintf(
 			"%s, and with %d bytes the record is larger than the %d that the loop topic takes; produce it with the key %s to partition %d, or make it smaller",
-			why, len(value), stream.MaxValueBytes, key, d.Home([]byte(key)))}, spans...)
+			why, len(value), stream.MaxValueBytes, key, d.Home([]byte(key)))}, event.LogAttrs(), spans...)
 		return
 	}
 	l.Rekeyed.Inc()
@@ -110,8 +110,9 @@ func keyIs(key []byte, id uuid.UUID) bool {
 }
 
 // Bury hands a record that breaks its contract to the dead letters; the record's commit waits for their acknowledgement.
-// The letter is made of rec, which for a looped delivery is the original record; ctx ends with the session.
-func Bury(ctx context.Context, d stream.Context, letters Letters, rec *record.Record, fault *codecs.Fault, spans ...trace.Span) {
+// The letter is made of rec, which for a looped delivery is the original record; attrs are what its log line says besides; ctx ends
+// with the session.
+func Bury(ctx context.Context, d stream.Context, letters Letters, rec *record.Record, fault *codecs.Fault, attrs []slog.Attr, spans ...trace.Span) {
 	release := d.DeferCommit()
 	done := func(err error) {
 		for _, span := range spans {
@@ -119,7 +120,7 @@ func Bury(ctx context.Context, d stream.Context, letters Letters, rec *record.Re
 		}
 		release(err)
 	}
-	letter := deadletter.Letter{Record: rec, Code: fault.Code, Reason: fault.Reason, Attempts: 1}
+	letter := deadletter.Letter{Record: rec, Code: fault.Code, Reason: fault.Reason, Attempts: 1, Attrs: attrs}
 	if err := letters.Submit(ctx, letter, done); err != nil {
 		done(err)
 	}

@@ -88,7 +88,7 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 	ctx, span := c.Tracing.StartProcess(ctx, rec, c.Group)
 	view, fault := c.Codec.Decode(rec)
 	if fault != nil {
-		processors.Bury(ctx, d, c.Letters, rec, fault, span, receive)
+		processors.Bury(ctx, d, c.Letters, rec, fault, c.Codec.FaultyAttrs(rec), span, receive)
 		return
 	}
 	if !looped && processors.Misplaced(d, rec, view.ViewID) {

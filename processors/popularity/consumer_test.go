@@ -144,6 +144,18 @@ func TestEveryRecordOfAViewWritesItsMarkAndReachesTheSink(t *testing.T) {
 	require.Equal(t, other.ID, r.tasks[3].Record.ID, "a dead letter is made of the original")
 }
 
+// Specification 002, Logs: dead-lettered carries the ids and what else is known, and no personal data.
+func TestADeadLetterNamesItsView(t *testing.T) {
+	r := newRig(t)
+	r.Handle(r, r.record(r.event(`"ViewedAt"`, `"NotViewedAt"`)))
+	r.Handle(r, r.record("no JSON"))
+	require.Len(t, r.letters, 2)
+	require.Equal(t, []slog.Attr{slog.String("property_object_view_id", viewID), slog.String("property_object_id", objectID),
+		slog.String("view_source", "Catalog"), slog.Int64("duration_seconds", 42)}, r.letters[0].Attrs)
+	require.Empty(t, r.letters[1].Attrs)
+	require.Empty(t, r.written)
+}
+
 // D39: the lag is that of CreatedAt, or of LastActivityAt where that is missing.
 func TestLagOfAView(t *testing.T) {
 	for name, tt := range map[string]struct {

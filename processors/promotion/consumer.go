@@ -87,7 +87,7 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 	ctx, span := c.Tracing.StartProcess(ctx, rec, c.Group)
 	event, fault := codecs.DecodePurchase(rec)
 	if fault != nil {
-		processors.Bury(ctx, d, c.Letters, rec, fault, span, receive)
+		processors.Bury(ctx, d, c.Letters, rec, fault, codecs.FaultyPurchaseAttrs(rec), span, receive)
 		return
 	}
 	if !looped && processors.Misplaced(d, rec, event.PurchaseID) {

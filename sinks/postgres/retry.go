@@ -218,18 +218,19 @@ func (w *RetryWorker) retry(ctx context.Context, ids [][16]byte) (retried, count
 	died := 0
 	for i := range views {
 		v := &views[i]
+		projectOf := func([16]byte) [16]byte { return v.project }
 		switch v.state {
 		case StateCounted:
 			counted++
 			t.count(v.source)
-			w.log.incremented(ctx, w.log.now(), v.view, v.object, v.source, v.seconds, func([16]byte) [16]byte { return v.project })
+			w.log.incremented(ctx, w.log.now(), v.view, v.object, v.source, v.seconds, projectOf)
 			if v.projectMissing {
 				t.projectMissing++
 				w.log.projectMissing(ctx, v.view, v.object, v.project, v.source)
 			}
 		case StateSkippedDelisted:
 			t.delisted++
-			w.log.delisted(ctx, v.view, v.object, v.source, v.seconds)
+			w.log.delisted(ctx, v.view, v.object, v.source, v.seconds, projectOf)
 		default:
 			t.notFound++
 			w.log.notFound(ctx, v.view, v.object, v.source, v.seconds, v.attempts+1)

@@ -158,7 +158,8 @@ func (s *ViewsSink) bury(ctx context.Context, item *ViewItem, cause error) error
 		call(s.metrics.Duplicates, 1)
 		return nil
 	case FaultOf(err) == Rejected:
-		letter := deadletter.Letter{Record: item.Record, Code: codecs.CodeDatabaseRejected, Reason: reason, Attempts: 1}
+		letter := deadletter.Letter{Record: item.Record, Code: codecs.CodeDatabaseRejected, Reason: reason, Attempts: 1,
+			Attrs: letterAttrs(item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds)}
 		if err := s.letters.Write(ctx, letter); err != nil {
 			return fmt.Errorf("writing the dead letter of view %s: %w", item.ViewID, err)
 		}
