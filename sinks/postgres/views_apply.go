@@ -165,6 +165,7 @@ func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) error {
 }
 
 func (s *ViewsSink) counted(ctx context.Context, t *viewTally, r *viewsApplied, noProject uuidSet, item *ViewItem) {
+	item.Counted = true
 	t.count(item.ViewSource)
 	s.log.incremented(ctx, t.at, item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds, r.projectOf)
 	if len(noProject) == 0 {
