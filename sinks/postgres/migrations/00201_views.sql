@@ -123,7 +123,7 @@ $$;
 CREATE FUNCTION vitrina.add_popularity(p_objects uuid[], p_counts bigint[],
     OUT o_counted uuid[], OUT o_projects uuid[],              -- the objects that were counted and, side by side, their projects
     OUT o_delisted uuid[], OUT o_missing uuid[],              -- the other objects, sorted
-    OUT o_projects_missing uuid[])
+    OUT o_projects_missing uuid[], OUT o_delisted_projects uuid[]) -- the latter side by side with o_delisted, for the log
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -154,8 +154,9 @@ BEGIN
     IF coalesce(pg_catalog.cardinality(o_counted), 0) < pg_catalog.cardinality(v_ids) THEN
         v_rest := ARRAY(SELECT i.id FROM (SELECT unnest(v_ids) AS id) AS i WHERE i.id NOT IN (SELECT unnest(o_counted)));
         SELECT pg_catalog.array_agg(c.id ORDER BY c.id) FILTER (WHERE c.status = 'Delisted'),
+               pg_catalog.array_agg(c.project_id ORDER BY c.id) FILTER (WHERE c.status = 'Delisted'),
                pg_catalog.array_agg(c.id) FILTER (WHERE c.status <> 'Delisted')
-        INTO o_delisted, v_open FROM catalog.property_object_cards AS c WHERE c.id = ANY (v_rest);
+        INTO o_delisted, o_delisted_projects, v_open FROM catalog.property_object_cards AS c WHERE c.id = ANY (v_rest);
         IF v_open IS NOT NULL THEN
             RAISE EXCEPTION 'card % came or was relisted between two statements', v_open[1]
                 USING ERRCODE = '40001', HINT = 'run the transaction again';
@@ -208,7 +209,8 @@ CREATE FUNCTION vitrina.apply_views(p_epoch bigint, p_lanes integer[], p_frozen 
     p_records bytea[], p_sources text[], p_durations bigint[], p_first_try interval,
     OUT o_refused uuid[], OUT o_dead uuid[],
     OUT o_applied uuid[], OUT o_applied_lanes integer[], OUT o_applied_offsets bigint[], OUT o_revived uuid[], -- with p_records only
-    OUT o_counted uuid[], OUT o_projects uuid[], OUT o_delisted uuid[], OUT o_missing uuid[], OUT o_projects_missing uuid[])
+    OUT o_counted uuid[], OUT o_projects uuid[], OUT o_delisted uuid[], OUT o_missing uuid[], OUT o_projects_missing uuid[],
+    OUT o_delisted_projects uuid[])
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -324,8 +326,8 @@ BEGIN
         SELECT pg_catalog.array_agg(g.id ORDER BY g.id), pg_catalog.array_agg(g.n ORDER BY g.id) INTO v_counted, v_counts
         FROM (SELECT o.id, pg_catalog.count(*) AS n FROM unnest(v_objects) AS o (id) GROUP BY o.id) AS g;
     END IF;
-    SELECT p.o_counted, p.o_projects, p.o_delisted, p.o_missing, p.o_projects_missing
-    INTO o_counted, o_projects, o_delisted, o_missing, o_projects_missing
+    SELECT p.o_counted, p.o_projects, p.o_delisted, p.o_missing, p.o_projects_missing, p.o_delisted_projects
+    INTO o_counted, o_projects, o_delisted, o_missing, o_projects_missing, o_delisted_projects
     FROM vitrina.add_popularity(v_counted, v_counts) AS p;
 
     -- The rows went in as guessed; those whose card was otherwise, or is not there, are put right. IS TRUE keeps IN from becoming a
