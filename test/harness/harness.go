@@ -456,6 +456,10 @@ func (s *System) Actual(ctx context.Context, facts driver.Conn) (*model.Actual, 
 	if err != nil {
 		return nil, err
 	}
+	late, ledger, err := observe.Views(ctx, s.Pool)
+	if err != nil {
+		return nil, err
+	}
 	rows, err := observe.Facts(ctx, facts)
 	if err != nil {
 		return nil, err
@@ -464,7 +468,7 @@ func (s *System) Actual(ctx context.Context, facts driver.Conn) (*model.Actual, 
 	if err != nil {
 		return nil, err
 	}
-	return &model.Actual{Cards: cards, Facts: rows, DeadLetters: letters}, nil
+	return &model.Actual{Cards: cards, Facts: rows, DeadLetters: letters, LateViews: late, Ledger: ledger}, nil
 }
 
 // WaitEqual waits until everything equals the model.
