@@ -120,9 +120,9 @@ func malformedViews() []Malformed {
 	}
 	return append(common(required, "PropertyObjectViewId", "LastActivityAt", "DurationSeconds"),
 		breakField("PropertyObjectId", emptyID, "is Guid.Empty", invalidField),
-		breakField("UserId", `"ivan@example.org"`, "is no Guid", invalidField),
-		breakField("UserId", `5`, "is a number", invalidField),
-		breakField("SessionId", `"s-1"`, "is no Guid", invalidField),
+		breakField("UserId", strconv.Quote(personalMail), "is no Guid", invalidField),
+		breakField("UserId", strconv.Itoa(personalNumber), "is a number", invalidField),
+		breakField("SessionId", `"s-`+personalPrefix+`"`, "is no Guid", invalidField),
 		breakField("ViewSource", `3`, "is a number", invalidField),
 		breakField("ViewedAt", `"yesterday"`, "is no time", invalidField),
 	)

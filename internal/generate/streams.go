@@ -39,9 +39,9 @@ func newViewStream(o Options, c *city) *viewStream {
 
 func (v *viewStream) draft(at time.Time) draft {
 	if len(v.sessions) == 0 || v.s.IntN(4) == 0 {
-		visitor := session{id: v.s.id4(), anonymous: v.s.id4(), user: "null"}
+		visitor := session{id: v.s.personal(), anonymous: v.s.personal(), user: "null"}
 		if v.s.IntN(3) == 0 {
-			visitor.user = strconv.Quote(v.s.id4().String())
+			visitor.user = strconv.Quote(v.s.personal().String())
 		}
 		v.sessions = append(v.sessions, visitor)
 		if len(v.sessions) > 100 {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -246,6 +248,8 @@ func TestRestoreShowsItsProgress(t *testing.T) {
 			return &slowStore{Storage: st, gate: gate}, err
 		}
 	}
+	var ahead atomic.Int64 // of the clock
+	opts.Clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	r = e.start(spec, opts)
 	for range 4 {
 		gate <- struct{}{}
@@ -256,6 +260,11 @@ func TestRestoreShowsItsProgress(t *testing.T) {
 	}, func() string { return fmt.Sprintf("%+v", r.State()) })
 	_, err := r.Get("k0")
 	require.ErrorAs(t, err, new(*NotHereError), "a table that is being restored is not read")
+	require.NotContains(t, e.log.String(), "recovery-progress")
+	eventually(t, func() bool {
+		ahead.Add(int64(10 * time.Second)) // how often the log says it, from whenever the restore was seen
+		return strings.Contains(e.log.String(), `"event":"recovery-progress","partitions_left":1,"offset":3,"end":10`)
+	}, e.log.String)
 	close(gate)
 	r.waitReady()
 	got, err := r.Get("k0")

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -40,7 +38,7 @@ func TestReplayOfDeadLettersThroughKills(t *testing.T) {
 			view := uuid.New()
 			records = append(records, &kgo.Record{Topic: harness.Views, Key: []byte(view.String()), Value: fmt.Appendf(nil,
 				`{"EventId":%q,"ContractVersion":1,"CreatedAt":%q,"Payload":{"PropertyObjectViewId":%q,"PropertyObjectId":%q,"SessionId":%q,"AnonymousId":%q,"UserId":null,"ViewSource":"Catalog","ViewedAt":%q,"LastActivityAt":%q,"DurationSeconds":1}}`,
-				uuid.New(), now, view, object, uuid.New(), uuid.New(), now, now)})
+				uuid.New(), now, view, object, generate.NewPersonalID(), generate.NewPersonalID(), now, now)})
 		}
 	}
 	require.NoError(t, producer.ProduceSync(t.Context(), records...).FirstErr())
@@ -67,9 +65,7 @@ func TestReplayOfDeadLettersThroughKills(t *testing.T) {
 	args := []string{"dlq", "replay", "--consumer", "popularity", "--code", "CATALOG_SYNC_PROPERTY_OBJECT_NOT_FOUND", "--rate", "60", "--output", "json"}
 	for range 10 {
 		kill, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond+time.Duration(rand.Int64N(int64(1500*time.Millisecond))))
-		cmd := exec.CommandContext(kill, os.Getenv("VITRINA_BIN"), args...) // its end is SIGKILL
-		cmd.Env = s.Environ()
-		out, err := cmd.Output()
+		out, err := s.TryUntil(kill, args...)
 		require.Error(t, err, "it must be killed before its end: %.600s", out)
 		cancel()
 	}

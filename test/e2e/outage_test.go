@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -59,44 +58,4 @@ func TestAnOutageOfAnyDependencyIsWaitedForAndTheStopStaysBounded(t *testing.T) 
 		s.WaitEqual(3*time.Minute, m.Expected())
 	}
 	require.Empty(t, m.Expected().DeadLetters)
-}
-
-// No log line holds a UserId, an AnonymousId or a SessionId, nor a password.
-func TestNoLogLineHoldsPersonalDataOrASecret(t *testing.T) {
-	s := harness.Start(t, "VITRINA_LOG_LEVEL=debug", "VITRINA_LOG_EVENTS_PER_SECOND=0")
-	i := s.Instance("one", nil)
-	i.WaitReady()
-	o := generate.Defaults()
-	o.Seed, o.Start, o.Span = 31, time.Now().UTC().Add(-time.Hour).Truncate(time.Second), time.Hour
-	o.Views, o.Purchases, o.Prices, o.Projects, o.Objects, o.Malformed = 500, 50, 50, 5, 50, 1
-	m := model.New(time.Now())
-	require.NoError(t, s.Send(t.Context(), o, m, 0, "crc32"))
-	s.WaitEqual(2*time.Minute, m.Expected())
-
-	secrets := personalValues(t, s)
-	require.Greater(t, len(secrets), 200)
-	secrets[harness.AdminToken] = "the admin token"
-	for _, dsn := range []string{s.Postgres.DSN(), s.ClickHouse.DSN()} {
-		_, rest, found := strings.Cut(dsn, "://")
-		require.True(t, found)
-		user, _, _ := strings.Cut(rest, "@")
-		_, password, _ := strings.Cut(user, ":")
-		require.NotEmpty(t, password)
-		secrets[password] = "a password"
-	}
-	log := strings.ToLower(strings.Join(i.Log(), "\n"))
-	require.Contains(t, log, `"event":"consumed"`)
-	for value, what := range secrets {
-		if strings.Contains(log, strings.ToLower(value)) {
-			t.Errorf("%s stands in the log: %s", what, value)
-		}
-	}
-	for _, path := range []string{"/metrics", "/readyz", "/api/v1/pipelines"} {
-		_, body := i.Get(path)
-		for value, what := range secrets {
-			if strings.Contains(strings.ToLower(string(body)), strings.ToLower(value)) {
-				t.Errorf("%s stands in %s: %s", what, path, value)
-			}
-		}
-	}
 }

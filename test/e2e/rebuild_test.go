@@ -1,10 +1,9 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -36,14 +35,16 @@ func TestRebuildsAndReplayUnderLoadThroughKillsEqualTheModel(t *testing.T) {
 	s.Eventually(2*time.Minute, func() (bool, string) { return counted() > 3_000, "too few views are counted" })
 
 	// Boosts from the topic: the command line works on it and is killed once the projection is closed.
-	cmd := exec.CommandContext(t.Context(), os.Getenv("VITRINA_BIN"), "rebuild", "promotion-boost")
-	cmd.Env = s.Environ()
-	cmd.Dir = t.TempDir()
-	require.NoError(t, cmd.Start())
+	ctx, kill := context.WithCancel(t.Context())
+	killed := make(chan error, 1)
+	go func() {
+		_, err := s.TryUntil(ctx, "rebuild", "promotion-boost")
+		killed <- err
+	}()
 	id := active(t, s, postgres.PromotionBoost)
 	op := reaches(t, s, id, "leave", "epoch", "offsets", "reset", "catch-up")
-	require.NoError(t, cmd.Process.Kill())
-	require.ErrorContains(t, cmd.Wait(), "killed")
+	kill()
+	require.ErrorContains(t, <-killed, "killed")
 	t.Logf("killed %s at step %s", op.LeaseHolder, op.Step)
 	out := s.Run("rebuild", "promotion-boost", "--output", "json") // joins it, or is a second rebuild
 	require.Contains(t, out, `"state": "succeeded"`)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -59,13 +60,14 @@ type System struct {
 	Pool       *pgxpool.Pool
 	clickhouse string // DSN
 	env        []string
+	personal   *regexp.Regexp
 }
 
 // Start starts the servers, each on an empty directory, runs `vitrina migrate up` and `vitrina topics apply`, and stops everything
 // when the test ends. env are further variables of each instance.
 func Start(t testing.TB, env ...string) *System {
 	t.Helper()
-	s := &System{t: t, bin: os.Getenv("VITRINA_BIN"), dir: t.TempDir(), env: env}
+	s := &System{t: t, bin: os.Getenv("VITRINA_BIN"), dir: t.TempDir(), env: env, personal: generate.PersonalValues()}
 	if s.bin == "" {
 		t.Fatal("VITRINA_BIN must name the program to test: run `make test-e2e` or `make chaos`, or build it with `make build` and export VITRINA_BIN=$PWD/bin/vitrina")
 	}
@@ -157,6 +159,14 @@ func (s *System) Environ(extra ...string) []string {
 	return append(append(env, s.env...), extra...)
 }
 
+// NothingPersonal fails the test where an output of the program holds a UserId, an AnonymousId or a SessionId.
+func (s *System) NothingPersonal(what, output string) {
+	s.t.Helper()
+	if at := s.personal.FindStringIndex(output); at != nil {
+		s.t.Errorf("%s holds a personal value: …%s…", what, output[max(0, at[0]-300):min(len(output), at[1]+100)])
+	}
+}
+
 // Run runs a command of the program that must succeed and returns its output.
 func (s *System) Run(args ...string) string {
 	s.t.Helper()
@@ -168,13 +178,17 @@ func (s *System) Run(args ...string) string {
 }
 
 // Try runs a command of the program.
-func (s *System) Try(args ...string) (string, error) {
-	cmd := exec.CommandContext(s.t.Context(), s.bin, args...)
+func (s *System) Try(args ...string) (string, error) { return s.TryUntil(s.t.Context(), args...) }
+
+// TryUntil runs a command of the program and kills it with SIGKILL when ctx ends.
+func (s *System) TryUntil(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, s.bin, args...)
 	cmd.Env = s.Environ()
 	cmd.Dir = s.dir
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
+	s.NothingPersonal(fmt.Sprintf("the output of vitrina %v", args), out.String())
 	return out.String(), err
 }
 
@@ -193,15 +207,19 @@ type Instance struct {
 	addr    string
 	started chan struct{}
 	lines   []string
+	stdout  bytes.Buffer // of all starts; to be read once the instance has ended
 }
 
-// Instance starts an instance with a state directory of its own; it is killed when the test ends.
+// Instance starts an instance with a state directory of its own; it is killed when the test ends, and nothing
+// that it ever wrote may be personal.
 func (s *System) Instance(name string, args []string, env ...string) *Instance {
 	s.t.Helper()
 	i := &Instance{s: s, Name: name, state: filepath.Join(s.dir, "state-"+name), env: env, args: args}
 	i.Start()
 	s.t.Cleanup(func() {
 		i.Kill()
+		s.NothingPersonal("the log of instance "+name, strings.Join(i.Log(), "\n"))
+		s.NothingPersonal("the standard output of instance "+name, i.stdout.String())
 		if s.t.Failed() {
 			s.t.Logf("last lines of instance %s:\n%s", name, i.Tail(60))
 		}
@@ -220,7 +238,7 @@ func (i *Instance) Start() {
 	if err != nil {
 		i.s.t.Fatal(err)
 	}
-	cmd.Stdout = io.Discard
+	cmd.Stdout = &i.stdout
 	if err := cmd.Start(); err != nil {
 		i.s.t.Fatalf("start instance %s: %v", i.Name, err)
 	}
@@ -456,6 +474,10 @@ func (s *System) Actual(ctx context.Context, facts driver.Conn) (*model.Actual, 
 	if err != nil {
 		return nil, err
 	}
+	late, ledger, err := observe.Views(ctx, s.Pool)
+	if err != nil {
+		return nil, err
+	}
 	rows, err := observe.Facts(ctx, facts)
 	if err != nil {
 		return nil, err
@@ -464,7 +486,7 @@ func (s *System) Actual(ctx context.Context, facts driver.Conn) (*model.Actual, 
 	if err != nil {
 		return nil, err
 	}
-	return &model.Actual{Cards: cards, Facts: rows, DeadLetters: letters}, nil
+	return &model.Actual{Cards: cards, Facts: rows, DeadLetters: letters, LateViews: late, Ledger: ledger}, nil
 }
 
 // WaitEqual waits until everything equals the model.

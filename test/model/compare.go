@@ -19,6 +19,8 @@ type Actual struct {
 	Targets     map[Ref]int // vitrina.promotion_targets; targets that were never named may be missing, or there with 0
 	Facts       map[string]Fact
 	DeadLetters map[Letter]int
+	LateViews   map[string]string // view -> pending or dead
+	Ledger      map[string]int    // views by state, of a ledger that was not pruned
 }
 
 // Difference is one thing that is not as it must be.
@@ -40,6 +42,22 @@ func (e *Expected) Letters() map[Letter]int {
 	return out
 }
 
+// late are the views that never found their card. Nothing stays pending.
+func (e *Expected) late() map[string]string {
+	out := maps.Clone(e.Views)
+	maps.DeleteFunc(out, func(_, state string) bool { return state != dead })
+	return out
+}
+
+// ledger counts the views by their state. Each view has one state, so a view that is there twice, or in a second state, shows.
+func (e *Expected) ledger() map[string]int {
+	out := map[string]int{}
+	for _, state := range e.Views {
+		out[state]++
+	}
+	return out
+}
+
 // Compare lists every difference, in a stable order; none means that the program did what the model says.
 func Compare(want *Expected, got *Actual) []Difference {
 	var out []Difference
@@ -54,6 +72,8 @@ func Compare(want *Expected, got *Actual) []Difference {
 	out = append(out, differ("dead letters", want.Letters(), got.DeadLetters, func(a, b Letter) int {
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Code, b.Code))
 	})...)
+	out = append(out, differ("late view", want.late(), got.LateViews, cmp.Compare[string])...)
+	out = append(out, differ("views in state", want.ledger(), got.Ledger, cmp.Compare[string])...)
 	return out
 }
 

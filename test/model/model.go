@@ -44,6 +44,13 @@ const (
 	Delisted  = "Delisted"
 )
 
+// The states of a view.
+const (
+	counted         = "counted"
+	dead            = "dead"
+	skippedDelisted = "skipped-delisted"
+)
+
 // Ref names a card or a target. ID is canonical: lower case with hyphens.
 type Ref struct {
 	Kind string `json:"kind"`
@@ -225,12 +232,12 @@ func (m *Model) countViews(e *Expected) {
 		card, ok := m.cards[object]
 		switch {
 		case !ok:
-			e.Views[id] = "dead"
+			e.Views[id] = dead
 			e.DeadLetters = append(e.DeadLetters, DeadLetter{Index: v.index, Topic: topicPopularity, Code: notFound})
 		case card.Status == Delisted:
-			e.Views[id] = "skipped-delisted"
+			e.Views[id] = skippedDelisted
 		default:
-			e.Views[id] = "counted"
+			e.Views[id] = counted
 			add(e.Cards, object)
 			if project, ok := m.cards[Ref{Project, card.ProjectID}]; ok && project.Status != Delisted {
 				add(e.Cards, project.Ref())

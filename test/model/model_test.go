@@ -176,9 +176,15 @@ func TestCompareFindsEveryKindOfDifference(t *testing.T) {
 	m.Apply(purchase(1, 1, 50, "Active", project(1)))
 	m.Apply(price(`"AreaTotal":1,"NewPrice":1,"ChangedAt":"2026-11-30T10:00:00Z"`))
 	m.Apply(rec("pin.promotion.purchase-changed.v1", "nonsense"))
+	m.Apply(view(1, 1)) // counted
+	m.Apply(view(2, 3)) // its object is Delisted
+	m.Apply(view(3, 9)) // its object has no card
 	e := m.Expected()
 	got := func() *model.Actual {
-		a := &model.Actual{Cards: map[model.Ref]model.CardState{}, Targets: map[model.Ref]int{object(9): 0}, Facts: map[string]model.Fact{}, DeadLetters: e.Letters()}
+		a := &model.Actual{
+			Cards: map[model.Ref]model.CardState{}, Targets: map[model.Ref]int{object(9): 0}, Facts: map[string]model.Fact{}, DeadLetters: e.Letters(),
+			LateViews: map[string]string{id(5, 3): "dead"}, Ledger: map[string]int{"counted": 1, "skipped-delisted": 1, "dead": 1},
+		}
 		for k, v := range e.Cards {
 			a.Cards[k] = v
 		}
@@ -197,7 +203,17 @@ func TestCompareFindsEveryKindOfDifference(t *testing.T) {
 		"target":       func(a *model.Actual) { a.Targets[project(1)] = 49 },
 		"new target":   func(a *model.Actual) { a.Targets[object(9)] = 1 },
 		"fact":         func(a *model.Actual) { a.Facts["other"] = model.Fact{} },
-		"dead letter":  func(a *model.Actual) { clear(a.DeadLetters) },
+		"dead letter": func(a *model.Actual) {
+			delete(a.DeadLetters, model.Letter{Topic: "pin.promotion.purchase-changed.v1", Code: "CONTRACT_UNDECODABLE"})
+		},
+
+		"a dead view that waits still":     func(a *model.Actual) { a.LateViews[id(5, 3)] = "pending" },
+		"a dead view that is not there":    func(a *model.Actual) { clear(a.LateViews) },
+		"a counted view that waits":        func(a *model.Actual) { a.LateViews[id(5, 1)] = "pending" },
+		"a dead view that no record named": func(a *model.Actual) { a.LateViews[id(5, 4)] = "dead" },
+		"a view counted twice":             func(a *model.Actual) { a.Ledger["counted"]++ },
+		"a view that is not in the ledger": func(a *model.Actual) { delete(a.Ledger, "skipped-delisted") },
+		"a state that the model lacks":     func(a *model.Actual) { a.Ledger["pending"] = 1 },
 	} {
 		a := got()
 		spoil(a)

@@ -44,6 +44,41 @@ func Cards(ctx context.Context, q Querier) (map[model.Ref]model.CardState, error
 	return out, nil
 }
 
+// The two tables say the same of each late view, or the state says how they differ. A dead view is one whose letter is sent.
+const viewQuery = `
+	SELECT '', replace(state::text, '_', '-'), count(*) FROM vitrina.views GROUP BY state
+	UNION ALL
+	SELECT coalesce(v.view_id, l.view_id)::text, CASE
+		WHEN v.view_id IS NULL THEN 'in late_views alone'
+		WHEN l.view_id IS NULL THEN v.state::text || ' without late_views'
+		WHEN (v.state = 'pending') <> (l.next_try IS NOT NULL) THEN v.state::text || ', but late_views has its next try at ' || coalesce(l.next_try::text, 'no time')
+		WHEN l.letter_due IS NOT NULL THEN v.state::text || ', its letter not sent'
+		ELSE v.state::text END, 1
+	FROM (SELECT view_id, state FROM vitrina.views WHERE state IN ('pending', 'dead')) AS v FULL JOIN vitrina.late_views AS l USING (view_id)`
+
+// Views reads the state of every late view and how many views are in each state.
+func Views(ctx context.Context, q Querier) (late map[string]string, ledger map[string]int, err error) {
+	rows, err := q.Query(ctx, viewQuery)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the ledger of views: %w", err)
+	}
+	late, ledger = map[string]string{}, map[string]int{}
+	var id, state string
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&id, &state, &n}, func() error {
+		if id == "" {
+			ledger[state] = n
+		} else {
+			late[id] = state
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the ledger of views: %w", err)
+	}
+	return late, ledger, nil
+}
+
 const factQuery = `
 	SELECT DISTINCT FactId, toString(PropertyObjectId), toString(DeveloperId), toString(ProjectId), toString(BuildingId), toString(LayoutGroupId),
 		toString(LayoutId), toDecimalString(AreaTotal, 2), ifNull(toDecimalString(OldPrice, 2), ''), toDecimalString(NewPrice, 2),

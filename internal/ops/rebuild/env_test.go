@@ -21,6 +21,7 @@ import (
 
 	"github.com/pin-marketplace/vitrina/internal/app"
 	"github.com/pin-marketplace/vitrina/internal/config"
+	"github.com/pin-marketplace/vitrina/internal/devstack"
 	"github.com/pin-marketplace/vitrina/internal/devstack/devtest"
 	"github.com/pin-marketplace/vitrina/internal/generate"
 	"github.com/pin-marketplace/vitrina/internal/httpserver"
@@ -50,6 +51,7 @@ const (
 // env is an embedded broker and a PostgreSQL database, schema and source topics made.
 type env struct {
 	t       *testing.T
+	broker  *devstack.Embedded
 	brokers []string
 	dsn     string
 	facts   string // ClickHouse; empty where a test needs none
@@ -63,7 +65,8 @@ type env struct {
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	e := &env{t: t, brokers: devtest.Embedded(t), dsn: devtest.Postgres(t), model: model.New(time.Now()), cards: map[model.Ref]model.Card{}}
+	broker := devtest.EmbeddedServer(t, devstack.Options{})
+	e := &env{t: t, broker: broker, brokers: broker.Brokers(), dsn: devtest.Postgres(t), model: model.New(time.Now()), cards: map[model.Ref]model.Card{}}
 	db, err := postgres.OpenMigrator(e.dsn, postgres.PoolOptions{})
 	require.NoError(t, err)
 	_, err = postgres.Migrate(t.Context(), db)
