@@ -47,7 +47,7 @@ type rig struct {
 	looped  []string // keys
 	letters []deadletter.Letter
 	settled []error // how each record's commit was released
-	refuse  error   // of the sink
+	refuse  error   // of the sink and the letters
 }
 
 func newRig(t *testing.T) *rig {
@@ -92,6 +92,9 @@ func (s viewSink) Submit(_ context.Context, item batch.Item[Task]) error {
 type viewLetters struct{ *rig }
 
 func (s viewLetters) Submit(_ context.Context, l deadletter.Letter, done func(error)) error {
+	if s.refuse != nil {
+		return s.refuse
+	}
 	s.letters = append(s.letters, l)
 	done(nil)
 	return nil
@@ -181,6 +184,14 @@ func TestAViewThatTheSinkDoesNotTakeComesAgain(t *testing.T) {
 	r.Handle(r, r.record(r.event()))
 	require.Equal(t, []error{r.refuse}, r.settled)
 	require.Zero(t, r.Metrics.Lag.Seconds()[3])
+}
+
+// A faulty record whose letter could not be taken comes again: released as done it would have disappeared.
+func TestAFaultyRecordWhoseLetterIsNotTakenComesAgain(t *testing.T) {
+	r := newRig(t)
+	r.refuse = errors.New("the session ended")
+	r.Handle(r, r.record("{"))
+	require.Equal(t, []error{r.refuse}, r.settled)
 }
 
 func TestWhatIsOddAboutAViewIsCountedAndWarnedOf(t *testing.T) {

@@ -37,7 +37,8 @@ type db struct {
 	inside int
 	fail   error
 	hang   bool
-	deaf   bool // ignores the cancellation until freed
+	deaf   bool    // ignores the cancellation until freed
+	ended  [][]int // the values of each flush as they were when it returned
 	free   chan struct{}
 }
 
@@ -51,7 +52,12 @@ func (d *db) flush(ctx context.Context, values []int) error {
 	d.at = append(d.at, time.Now())
 	hang, deaf, free := d.hang, d.deaf, d.free
 	d.mu.Unlock()
-	defer func() { d.mu.Lock(); d.inside--; d.mu.Unlock() }()
+	defer func() {
+		d.mu.Lock()
+		d.inside--
+		d.ended = append(d.ended, append([]int(nil), values...))
+		d.mu.Unlock()
+	}()
 	if overlap {
 		return errors.New("two flushes at a time")
 	}
@@ -306,8 +312,10 @@ func TestABlockedSubmitEndsWithItsContextItsSessionOrTheBatcher(t *testing.T) {
 					endSession(why)
 					require.ErrorIs(t, <-result, why)
 				case "stop":
+					began := time.Now()
 					r.stop()
 					err := <-result
+					require.Equal(t, began, time.Now(), "not only when the flush under way has ended")
 					require.ErrorIs(t, err, ErrStopped)
 					require.ErrorIs(t, err, ErrAbandoned)
 				}

@@ -61,6 +61,49 @@ func TestInAnOutageEndedSessionsAreReleasedAtOnce(t *testing.T) {
 	})
 }
 
+// The room that an ended session leaves is another partition's: if nobody told it, it would wait for ever, since nothing is left to
+// flush that would.
+func TestTheRoomOfAnEndedSessionIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, config(), Metrics{})
+		r.db.set(errAway, false)
+		a, endA := context.WithCancel(t.Context())
+		r.submit(t, a, 1, 2, 3, 4, 5, 6, 7, 8, 9) // a frozen batch and a full buffer
+		other := make(chan error, 1)
+		go func() { other <- r.Submit(t.Context(), Item[int]{Value: 10, Done: r.ledger.done(10)}) }()
+		advance(time.Minute)
+		require.Empty(t, other)
+		endA()
+		synctest.Wait()
+		require.Len(t, r.ledger.settled(), 9)
+		require.Len(t, other, 1, "there is room")
+		require.NoError(t, <-other)
+		r.db.set(nil, false)
+		advance(5 * time.Second)
+		require.Equal(t, []error{nil}, r.ledger.of(10))
+		r.finish(t)
+	})
+}
+
+func TestAFlushUnderWayKeepsTheValuesOfItemsThatAreReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, config(), Metrics{})
+		r.db.hang, r.db.deaf = true, true
+		a, endA := context.WithCancel(t.Context())
+		r.submit(t, a, 1)
+		r.submit(t, nil, 2)
+		r.submit(t, a, 3)
+		endA()
+		advance(5 * time.Second)
+		require.Equal(t, []int{1, 3}, r.ledger.settled())
+		r.db.release()
+		synctest.Wait()
+		require.Equal(t, [][]int{{1, 2, 3}}, r.db.ended, "it may read them until it returns")
+		require.Equal(t, []error{nil}, r.ledger.of(2))
+		r.finish(t)
+	})
+}
+
 func TestABatchOfEndedSessionsIsDroppedAndTheNextGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, config(), Metrics{})

@@ -151,6 +151,19 @@ func TestALetterArrivesByteForByte(t *testing.T) {
 	require.NotContains(t, r.log.String(), "key 1", "a key may be personal data")
 }
 
+// Once a letter is acknowledged its record is committed: a leader's word alone would lose it with the leader.
+func TestALetterIsAcknowledgedByEveryInSyncReplica(t *testing.T) {
+	r := start(t, 0)
+	var acks atomic.Int64
+	r.cluster.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		r.cluster.KeepControl()
+		acks.Store(int64(req.(*kmsg.ProduceRequest).Acks))
+		return nil, nil, false
+	})
+	require.NoError(t, r.Write(t.Context(), letter(1, "v")))
+	require.EqualValues(t, -1, acks.Load())
+}
+
 func TestLettersOfOneKeyShareAPartition(t *testing.T) {
 	r := start(t, 0)
 	for i := range 20 {
@@ -231,6 +244,49 @@ func TestAnOutageIsWaitedOut(t *testing.T) {
 			require.NoError(t, <-done)
 			require.Len(t, r.read(t, 1), 1)
 		})
+	}
+}
+
+// A try without acknowledgement may still arrive: the letter is waited for, not handed to the client once more.
+func TestALetterUnderWayIsNotWrittenAgain(t *testing.T) {
+	r := start(t, 20*time.Millisecond)
+	var held atomic.Bool
+	answer := make(chan struct{})
+	r.cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		r.cluster.KeepControl()
+		if held.CompareAndSwap(false, true) {
+			r.cluster.SleepControl(func() { <-answer })
+		}
+		return nil, nil, false
+	})
+	p := &parcel{letter: letter(1, "v"), session: t.Context()}
+	for range 5 {
+		require.ErrorContains(t, r.flush(t.Context(), []*parcel{p}), "have not acknowledged")
+	}
+	close(answer)
+	require.Eventually(t, func() bool { return r.flush(t.Context(), []*parcel{p}) == nil }, 10*time.Second, time.Millisecond)
+	require.NoError(t, r.client.Flush(t.Context()))
+	require.Equal(t, 1, r.count(t))
+}
+
+func TestALetterThatCannotBeSetAsideAnyMoreComesAgain(t *testing.T) {
+	r := start(t, 0)
+	r.stop()
+	done := make(chan error, 1)
+	r.setAside(t.Context(), &parcel{letter: letter(1, "v"), session: t.Context(), done: func(err error) { done <- err }})
+	require.ErrorIs(t, <-done, batch.ErrAbandoned)
+}
+
+func TestAClosedClientIsNotTriedForEver(t *testing.T) {
+	r := start(t, 0)
+	r.client.Close()
+	done := make(chan error, 1)
+	require.NoError(t, r.Submit(t.Context(), letter(1, "v"), func(err error) { done <- err }))
+	select {
+	case err := <-done:
+		require.ErrorIs(t, err, batch.ErrAbandoned)
+	case <-time.After(10 * time.Second):
+		t.Fatal("the letter is still being tried")
 	}
 }
 
@@ -346,6 +402,20 @@ func TestALetterThatMayNotBeWrittenHoldsUpNoOther(t *testing.T) {
 	mayAlter.Store(true) // what the log asked for
 	require.NoError(t, <-big)
 	require.Equal(t, 51, r.count(t))
+}
+
+// The topic takes the letter and something else does not: its limit is as an operator has set it, and stays.
+func TestTheTopicsLimitIsNeverLowered(t *testing.T) {
+	r := start(t, 0)
+	r.limit(t, "50000000")
+	end := r.refuse(kerr.MessageTooLarge.Code)
+	done := make(chan error, 1)
+	require.NoError(t, r.Submit(t.Context(), letter(1, "v"), func(err error) { done <- err }))
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), `"event":"failed"`) }, 10*time.Second, 5*time.Millisecond)
+	require.Contains(t, r.log.String(), "already allows 50000000")
+	require.NotContains(t, r.log.String(), "dlq-topic-raised")
+	end()
+	require.NoError(t, <-done)
 }
 
 func TestConfigIsChecked(t *testing.T) {

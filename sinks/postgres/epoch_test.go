@@ -45,6 +45,7 @@ func TestRaiseEpochWaitsForWriters(t *testing.T) {
 	pool := migrated(t)
 	writer, err := pool.Begin(t.Context())
 	require.NoError(t, err)
+	t.Cleanup(func() { _ = writer.Rollback(context.Background()) }) // or a failure below would wait for ever for the pool to close
 	_, err = writer.Exec(t.Context(), `SELECT vitrina.require_epoch($1, 1)`, PromotionBoost)
 	require.NoError(t, err)
 

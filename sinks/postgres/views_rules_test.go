@@ -2,10 +2,13 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pin-marketplace/vitrina/sinks/batch"
 )
 
 const week = 7 * 24 * time.Hour
@@ -157,6 +160,20 @@ var viewRules = []struct {
 		},
 	},
 	{
+		name:     "the letter of a view that dies again is the record that put it back",
+		function: "apply_views", old: ", record = p_records[c.ord]", without: "",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			e.die(t, "1", "late")
+			again := view("1", "late", at(1, 7))
+			require.NoError(t, e.flush(again))
+			e.retryAll(t, "1")
+			_, err := e.worker.WriteLetters(e.tb.Context())
+			require.NoError(t, err)
+			require.Len(t, e.letters.written, 1)
+			require.Equal(t, again.Record.ID, e.letters.written[0].Record.ID)
+		},
+	},
+	{
 		name:     "a pending view that comes by another record waits on",
 		function: "apply_views", old: "AND l.next_try IS NULL", without: "",
 		scenario: func(e *viewsEnv, t require.TestingT) {
@@ -266,6 +283,20 @@ var viewRules = []struct {
 		},
 	},
 	{
+		name:     "what is younger than the window is kept",
+		function: "prepare_pruning", old: "least(v_ledger.safe_before, v_now - p_window)", without: "v_ledger.safe_before",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			require.NoError(t, e.flush(view("1", "o", at(0, 0))))
+			e.progress.set([2]int64{1, 1})
+			pruner := e.newPruner(week)
+			for range 5 {
+				e.shift(time.Hour)
+				require.Zero(t, e.prune(t, pruner).Rows)
+			}
+			require.Equal(t, StateCounted, e.state(t, "1"))
+		},
+	},
+	{
 		name:     "pending and dead views are never pruned",
 		function: "prune_views", old: "v.state IN ('counted', 'skipped_delisted') AND ", without: "",
 		scenario: func(e *viewsEnv, t require.TestingT) {
@@ -303,6 +334,120 @@ var viewRules = []struct {
 			require.Equal(t, StateDead, e.state(t, "1"))
 			require.Equal(t, 1+len(viewDelays), e.counts.get("not found"))
 			require.Equal(t, len(viewDelays), e.counts.get("retries"))
+		},
+	},
+	{
+		name:     "a dead view that two records revive at once counts once",
+		function: "apply_views", old: "AND v.state = 'dead' AND i.record_offset", without: "AND i.record_offset",
+		scenario: revivedTwice,
+	},
+	{
+		name:     "who revives a dead view waits for another who does",
+		function: "apply_views", old: "PERFORM v.view_id FROM vitrina.views AS v WHERE v.view_id = ANY (o_dead) ORDER BY v.view_id FOR UPDATE;", without: "",
+		scenario: revivedTwice,
+	},
+	{
+		name:     "a view is not dead by a record that has been finished meanwhile",
+		function: "reject_view", old: "IF p_offset < (SELECT h.horizon_offset FROM vitrina.horizons AS h WHERE h.lane = p_lane) THEN", without: "IF false THEN",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			e.countAndPrune(t)
+			require.NoError(t, e.bury(view("1", "o", at(0, 0))))
+			require.Empty(t, e.state(t, "1"))
+		},
+	},
+	{
+		name:     "a view is not dead by another record once its mark is old",
+		function: "reject_view",
+		old:      "WHERE NOT pg_catalog.isfinite(l.marks_before) OR p_marked_at >= pg_catalog.ceil(pg_catalog.date_part('epoch', l.marks_before))", without: "",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			e.countAndPrune(t)
+			require.NoError(t, e.bury(marked(view("1", "o", at(0, 5)), time.Now().Add(-week))))
+			require.Empty(t, e.state(t, "1"))
+			require.NoError(t, e.bury(marked(view("2", "o", at(0, 6)), time.Now().Add(time.Hour))))
+			require.Equal(t, StateDead, e.state(t, "2"))
+		},
+	},
+	{
+		name:     "a second refusal owes a second letter",
+		function: "reject_view", old: "SET since = v_now, letter_due = v_now,", without: "SET since = v_now,",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			for offset := range int64(2) {
+				require.NoError(t, e.bury(view("1", "o", at(0, 5+offset))))
+				_, err := e.worker.WriteLetters(e.tb.Context())
+				require.NoError(t, err)
+			}
+			require.Equal(t, []string{"1", "1"}, e.letters.keys())
+		},
+	},
+	{
+		name:     "a refusal that comes again by its own record owes no second letter",
+		function: "reject_view", old: " AND (v.lane, v.record_offset) <> (p_lane, p_offset)", without: "",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			for range 2 {
+				require.NoError(t, e.bury(view("1", "o", at(0, 5))))
+				_, err := e.worker.WriteLetters(e.tb.Context())
+				require.NoError(t, err)
+			}
+			require.Equal(t, []string{"1"}, e.letters.keys())
+		},
+	},
+	{
+		name:     "a view is not made dead under an old epoch",
+		function: "reject_view", old: "PERFORM vitrina.require_epoch('popularity', p_epoch);", without: "",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			require.NoError(t, e.flush(view("1", "o", at(0, 0))))
+			_, err := RaiseEpoch(e.tb.Context(), e.pool, Popularity, "test")
+			require.NoError(t, err)
+			require.ErrorIs(t, e.bury(view("2", "o", at(0, 1))), batch.ErrFatal)
+			require.Empty(t, e.state(t, "2"))
+		},
+	},
+	{
+		name:     "a view that is made dead waits for pruning",
+		function: "reject_view", old: "PERFORM vitrina.enter_ledger(false);", without: "",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			ctx, cancel := context.WithTimeout(e.tb.Context(), 30*time.Second)
+			defer cancel()
+			require.NoError(t, e.flush(view("1", "o", at(0, 0))))
+			pruner, err := e.pool.Begin(ctx)
+			require.NoError(t, err)
+			_, err = pruner.Exec(ctx, `SELECT vitrina.enter_ledger(true)`)
+			require.NoError(t, err)
+			buried := make(chan error, 1)
+			go func() { buried <- e.bury(view("2", "o", at(0, 1))) }()
+			select {
+			case err = <-buried: // the mutant does not wait
+				buried <- err
+			case <-e.locksWaiting(ctx, 1):
+			}
+			_, err = pruner.Exec(ctx, `UPDATE vitrina.horizons SET horizon_offset = 2`)
+			require.NoError(t, err)
+			require.NoError(t, pruner.Commit(ctx))
+			require.NoError(t, <-buried)
+			require.Empty(t, e.state(t, "2"), "its record has been finished")
+		},
+	},
+	{
+		name:     "no late view is made dead under an old epoch",
+		function: "bury_view", old: "PERFORM vitrina.require_epoch('popularity', p_epoch);", without: "",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			require.NoError(t, e.flush(view("1", "late", at(0, 0))))
+			_, err := RaiseEpoch(e.tb.Context(), e.pool, Popularity, "test")
+			require.NoError(t, err)
+			require.ErrorIs(t, e.worker.bury(e.tb.Context(), named("1"), errors.New("refused")), batch.ErrFatal)
+			require.Equal(t, StatePending, e.state(t, "1"))
+		},
+	},
+	{
+		name:     "no letter is claimed under an old epoch",
+		function: "claim_letters", old: "PERFORM vitrina.require_epoch('popularity', p_epoch);", without: "",
+		scenario: func(e *viewsEnv, t require.TestingT) {
+			e.die(t, "1", "late")
+			_, err := RaiseEpoch(e.tb.Context(), e.pool, Popularity, "test")
+			require.NoError(t, err)
+			_, err = e.worker.WriteLetters(e.tb.Context())
+			require.ErrorIs(t, err, batch.ErrFatal)
+			require.Empty(t, e.letters.keys())
 		},
 	},
 }
@@ -406,6 +551,36 @@ func delistedMeanwhile(e *viewsEnv, t require.TestingT) {
 	require.NoError(t, <-flushed)
 	require.EqualValues(t, 0, e.objectViews(t, "o"))
 	require.Equal(t, StateSkippedDelisted, e.state(t, "1"))
+}
+
+// revivedTwice: two instances have both found a view dead that two records put back, before either of them has its row.
+func revivedTwice(e *viewsEnv, t require.TestingT) {
+	ctx, cancel := context.WithTimeout(e.tb.Context(), 30*time.Second)
+	defer cancel()
+	e.die(t, "1", "late")
+	e.object("late", "p", "Published")
+	rival, err := e.pool.Begin(ctx)
+	require.NoError(t, err)
+	_, err = rival.Exec(ctx, `SELECT FROM vitrina.views WHERE view_id = $1 FOR UPDATE`, named("1"))
+	require.NoError(t, err)
+	flushed := make(chan error, 2)
+	for i := range 2 {
+		go func() {
+			flushed <- e.sink.Flush(ctx, []ViewItem{marked(view("1", "late", at(1, int64(7+i))), time.Now())})
+		}()
+		e.waitForLocks(ctx, t, i+1)
+	}
+	require.NoError(t, rival.Rollback(ctx))
+	require.NoError(t, <-flushed)
+	require.NoError(t, <-flushed)
+	require.EqualValues(t, 1, e.objectViews(t, "late"))
+	require.EqualValues(t, 1, e.projectViews(t, "p"))
+	require.Equal(t, StateCounted, e.state(t, "1"))
+}
+
+// bury makes a view dead as Flush does when the database refuses to count it.
+func (e *viewsEnv) bury(item ViewItem) error {
+	return e.sink.bury(e.tb.Context(), &item, errors.New("refused"))
 }
 
 // waitForLocks returns when n sessions of the database wait for a lock.

@@ -71,10 +71,14 @@ func crashedImage(t *testing.T) image {
 	cfg := idle(filepath.Dir(closed.dir))
 	cfg.WriteBuffer = small
 	tables := newTables(t, cfg)
-	stalled, release := make(chan struct{}, 100), make(chan struct{})
+	rotated, stalled, release := make(chan struct{}, 100), make(chan struct{}, 100), make(chan struct{})
 	var armed atomic.Bool
 	withFaults(tables, &faultyFiles{create: func(fd ldbstorage.FileDesc) error {
-		if fd.Type == ldbstorage.TypeTable && armed.Load() {
+		switch {
+		case !armed.Load():
+		case fd.Type == ldbstorage.TypeJournal:
+			rotated <- struct{}{}
+		case fd.Type == ldbstorage.TypeTable:
 			stalled <- struct{}{}
 			<-release
 		}
@@ -84,12 +88,15 @@ func crashedImage(t *testing.T) image {
 	require.NoError(t, recoverStore(t, s, closed.log, nil))
 	waitIdle(t, closed.dir)
 	armed.Store(true)
-	// Until the move is stalled and two more flushes are in the second journal.
+	// Until the move is stalled and two more flushes are in the second journal. The move begins some time after the second journal; who
+	// went on writing until it is seen could fill that one too, and would wait for the stalled move for ever.
 	journalsAt := 0
 	closed.fill(t, s, 5000, func() bool {
-		if len(stalled) == 0 {
+		if len(rotated) == 0 {
 			journalsAt = len(closed.log)
+			return false
 		}
+		stalled <- <-stalled
 		return len(closed.log) >= journalsAt+200
 	})
 	im := image{dir: filepath.Join(t.TempDir(), testTopic+".3"), log: slices.Clone(closed.log)}
@@ -297,6 +304,20 @@ func TestDamagedTableFooter(t *testing.T) {
 		im.check(t, fmt.Sprintf("%s footer byte %d", table, at), func(dir string) {
 			edit(t, filepath.Join(dir, table), func(b []byte) []byte { b[len(b)-tableFooterLen+at] ^= 0x80; return b })
 		})
+	}
+}
+
+// The offset can be read and the keys cannot: an empty directory must not claim what the dropped one did.
+func TestDamageFoundByTheScanOfTheKeysForgetsTheOffset(t *testing.T) {
+	im := closedImage(t)
+	for _, fd := range filesOf(t, im.dir, ldbstorage.TypeTable) {
+		dropped := im.check(t, fd.String(), func(dir string) {
+			for _, name := range []string{filterFile, filterLog} {
+				require.NoError(t, os.RemoveAll(filepath.Join(dir, name)))
+			}
+			edit(t, filepath.Join(dir, fd.String()), func(b []byte) []byte { b[10] ^= 0x80; return b })
+		})
+		require.True(t, dropped, fd)
 	}
 }
 
