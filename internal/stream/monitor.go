@@ -120,7 +120,7 @@ func (r *Runtime) stalls(ctx context.Context, run *run, positions map[string][]P
 		}
 		seen[id] = w
 	}
-	before, _ := r.board.get()
+	before := r.board.get()
 	for _, s := range stalls {
 		if !stalled(before.Stalls, s) {
 			r.log.LogAttrs(ctx, slog.LevelError, "a partition does not progress", slog.String("event", "partition-stalled"),
