@@ -36,13 +36,6 @@ func kindName(k int16) codecs.TargetKind {
 
 func compareUUID(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
 
-func compareTargets(a, b codecs.Target) int {
-	if c := cmp.Compare(kindOf(a.Kind), kindOf(b.Kind)); c != 0 {
-		return c
-	}
-	return compareUUID(a.ID, b.ID)
-}
-
 // entry is a snapshot to apply, with the older ones of the batch that it stands for.
 type entry struct {
 	Snapshot
