@@ -203,28 +203,6 @@ func EndSpan(span trace.Span, err error) {
 	}
 }
 
-// Inject returns headers with the trace of ctx in traceparent and tracestate, for a record this program produces itself
-// (the loop topics). The given headers are left as they are.
-func (t *Tracing) Inject(ctx context.Context, headers []record.Header) []record.Header {
-	if !t.enabled || !trace.SpanContextFromContext(ctx).IsValid() {
-		return headers
-	}
-	carrier := propagation.MapCarrier{}
-	t.propagator.Inject(ctx, carrier)
-	out := make([]record.Header, 0, len(headers)+len(carrier))
-	for _, h := range headers {
-		if h.Key != "traceparent" && h.Key != "tracestate" {
-			out = append(out, h)
-		}
-	}
-	for _, key := range []string{"traceparent", "tracestate"} {
-		if value := carrier[key]; value != "" {
-			out = append(out, record.Header{Key: key, Value: []byte(value)})
-		}
-	}
-	return out
-}
-
 // headerCarrier reads trace context from a record's headers.
 type headerCarrier struct{ record *record.Record }
 

@@ -210,10 +210,3 @@ func utc(t *time.Time) *time.Time {
 	u := t.UTC()
 	return &u
 }
-
-// IsRequestFault says whether err is the requester's to mend.
-func IsRequestFault(err error) bool {
-	var invalid *InvalidError
-	var refused *RefusedError
-	return errors.As(err, &invalid) || errors.As(err, &refused)
-}

@@ -42,9 +42,6 @@ const (
 	blockFactor = 4
 )
 
-// Default returns the configuration with every default filled in.
-func Default(dir string) Config { return Config{Dir: dir}.withDefaults() }
-
 func (c Config) withDefaults() Config {
 	orInt := func(v, def int) int {
 		if v == 0 {
