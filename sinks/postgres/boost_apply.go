@@ -27,7 +27,8 @@ func kindOf(k codecs.TargetKind) int16 {
 	return kindObject
 }
 
-func kindName(k int16) codecs.TargetKind {
+// KindName is the kind behind its number in vitrina.contributions and vitrina.promotion_targets.
+func KindName(k int16) codecs.TargetKind {
 	if k == kindProject {
 		return codecs.KindProject
 	}

@@ -80,8 +80,7 @@ func newEnv(t *testing.T) *env {
 	t.Cleanup(admin.Close)
 	_, err = admin.Kadm().CreateTopics(t.Context(), partitions, 1, nil, source, letters)
 	require.NoError(t, err)
-	e := &env{t: t, log: &bytes.Buffer{}}
-	e.consumer, _ = config.ConsumerOf("popularity")
+	e := &env{t: t, log: &bytes.Buffer{}, consumer: config.PopularityConsumer()}
 	e.Service = &dlq.Service{
 		Kafka: kafka, Admin: admin, Pool: pool, Clock: time.Now, MaxReturns: 2, Rate: 100_000, Instance: "i",
 		Logger: slog.New(slog.NewJSONHandler(e, nil)),

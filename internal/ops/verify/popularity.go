@@ -26,7 +26,7 @@ func (v *Verifier) popularity(ctx context.Context) (*look, error) {
 		return nil, &RefusedError{"popularity is being rebuilt from its topic: verify it when the rebuild has ended"}
 	}
 	l := newLook()
-	c, _ := config.ConsumerOf(config.RolePopularity)
+	c := config.PopularityConsumer()
 	// Before the table: a mark below these offsets is finished for good. What is finished later counts as unfinished, which is
 	// either way right.
 	done, err := v.committed(ctx, c)
