@@ -320,6 +320,7 @@ func TestNothingThere(t *testing.T) {
 	doc, err := openapi3.NewLoader().LoadFromData(i.get("/api/v1/openapi.json").body)
 	require.NoError(t, err)
 	require.NoError(t, doc.Validate(t.Context(), openapi3.IsOpenAPI31OrLater()))
+	require.NotNil(t, doc.Paths.Value("/api/v1/openapi.json"))
 }
 
 // TestTheFlagIsOffAndNothingEverRan: an instance whose promotion consumer is switched off is ready (D35).

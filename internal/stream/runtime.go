@@ -146,7 +146,7 @@ func (r *Runtime) loop(ctx context.Context, dir *stateDir) error {
 			return err
 		}
 		if ctx.Err() != nil {
-			return nil
+			continue // and the loop ends
 		}
 		if healthy {
 			wait.Reset()
