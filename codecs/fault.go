@@ -13,6 +13,9 @@ const (
 	CodeDatabaseRejected       Code = "DATABASE_REJECTED"
 )
 
+// CodeRecordTooLarge is this project's own: the record must move to another partition and is larger than the loop topic takes.
+const CodeRecordTooLarge Code = "RECORD_TOO_LARGE"
+
 // Fault says why a record breaks its contract. Codecs return it as a value, never as a failure of the codec: an error
 // from a Goka codec ends the whole processor.
 type Fault struct {

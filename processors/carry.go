@@ -6,9 +6,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pin-marketplace/vitrina/codecs"
@@ -32,11 +35,66 @@ func Origin(ctx stream.Context, delivered *record.Record, looped bool) codecs.Or
 	return codecs.Origin{Incarnation: ctx.Incarnation(), Loop: looped, Partition: delivered.Partition, Offset: delivered.Offset}
 }
 
+// Event is what a record says, in the fields that its log lines carry. None of them is personal.
+type Event interface {
+	LogAttrs() []slog.Attr
+}
+
+// Loop is a consumer's way through its group's loop topic: records that lie elsewhere than their id belongs.
+type Loop struct {
+	Consumer        string // its role, which is also the section of its settings
+	IDField         string // the payload's field that the Kafka key must be
+	Hasher          string // the setting, named in warnings
+	Letters         Letters
+	Rekeyed         prometheus.Counter
+	PartitionDiffer prometheus.Counter // records whose key is right, but hashes to another partition
+	Log             *telemetry.Event
+}
+
+// Original returns the source record that a record of the loop topic holds; false where it holds none and was buried.
+func (l *Loop) Original(d stream.Context, delivered *record.Record) (*record.Record, bool) {
+	original, err := codecs.DecodeRecord(delivered.Value)
+	if err != nil {
+		fault := &codecs.Fault{Code: codecs.CodeUndecodable, Reason: "the loop topic holds a record that vitrina did not write: " + err.Error()}
+		Bury(d.Context(), d, l.Letters, delivered, fault, nil)
+		return nil, false
+	}
+	return original, true
+}
+
 // Misplaced tells whether a record of the source topic lies under another key than its id as text, or in another
 // partition than that key hashes to: its state would be written to another partition's table than the one it is read from
 // (design, section 3, fact 2).
 func Misplaced(ctx stream.Context, rec *record.Record, id uuid.UUID) bool {
 	return !keyIs(rec.Key, id) || ctx.Home(rec.Key) != rec.Partition
+}
+
+// Send sends a misplaced record to where its id belongs, whole: with its own key, headers and coordinates. One that the loop topic
+// does not take is buried: the emit would be refused, and the processor would restart at this record for ever.
+func (l *Loop) Send(ctx context.Context, d stream.Context, rec *record.Record, id uuid.UUID, event Event, spans ...trace.Span) {
+	key := id.String()
+	why, mend := "its Kafka key is not the "+l.IDField, ""
+	if keyIs(rec.Key, id) {
+		l.PartitionDiffer.Inc()
+		why = fmt.Sprintf("its key hashes to partition %d", d.Home(rec.Key))
+		mend = fmt.Sprintf(": if this is frequent, set %s.hasher (%s) to the producers' partitioner", l.Consumer, l.Hasher)
+	}
+	value := codecs.EncodeRecord(rec)
+	if len(value) > stream.MaxValueBytes {
+		Bury(ctx, d, l.Letters, rec, &codecs.Fault{Code: codecs.CodeRecordTooLarge, Reason: fmt.Sprintf(
+			"%s, and with %d bytes the record is larger than the %d that the loop topic takes; produce it with the key %s to partition %d, or make it smaller",
+			why, len(value), stream.MaxValueBytes, key, d.Home([]byte(key)))}, event.LogAttrs(), spans...)
+		return
+	}
+	l.Rekeyed.Inc()
+	if l.Log.Allow(ctx) {
+		l.Log.Write(ctx, "the record goes through the loop topic", append([]slog.Attr{slog.String("consumer", l.Consumer),
+			slog.String("record", rec.String()), slog.String("reason", why+mend)}, event.LogAttrs()...)...)
+	}
+	d.Loopback(key, value)
+	for _, span := range spans {
+		telemetry.EndSpan(span, nil)
+	}
 }
 
 // keyIs says whether a key is the id as text, without making a string of it: nearly every key is.
@@ -52,8 +110,9 @@ func keyIs(key []byte, id uuid.UUID) bool {
 }
 
 // Bury hands a record that breaks its contract to the dead letters; the record's commit waits for their acknowledgement.
-// The letter is made of rec, which for a looped delivery is the original record; ctx ends with the session.
-func Bury(ctx context.Context, d stream.Context, letters Letters, rec *record.Record, fault *codecs.Fault, spans ...trace.Span) {
+// The letter is made of rec, which for a looped delivery is the original record; attrs are what its log line says besides; ctx ends
+// with the session.
+func Bury(ctx context.Context, d stream.Context, letters Letters, rec *record.Record, fault *codecs.Fault, attrs []slog.Attr, spans ...trace.Span) {
 	release := d.DeferCommit()
 	done := func(err error) {
 		for _, span := range spans {
@@ -61,7 +120,7 @@ func Bury(ctx context.Context, d stream.Context, letters Letters, rec *record.Re
 		}
 		release(err)
 	}
-	letter := deadletter.Letter{Record: rec, Code: fault.Code, Reason: fault.Reason, Attempts: 1}
+	letter := deadletter.Letter{Record: rec, Code: fault.Code, Reason: fault.Reason, Attempts: 1, Attrs: attrs}
 	if err := letters.Submit(ctx, letter, done); err != nil {
 		done(err)
 	}

@@ -109,6 +109,7 @@ func (a *App) measure() {
 	a.ready = telemetry.NewRoles(reg, config.Roles(), consumers, []string{
 		string(codecs.CodeUndecodable), string(codecs.CodeInvalidField), string(codecs.CodeValueOutOfRange),
 		string(codecs.CodeOptimisticLockConflict), string(codecs.CodePropertyObjectNotFound), string(codecs.CodeDatabaseRejected),
+		string(codecs.CodeRecordTooLarge),
 	})
 }
 

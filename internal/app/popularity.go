@@ -85,7 +85,8 @@ func (w viewWriters) runners() []runner {
 	return runners
 }
 
-// flushViews hands a batch to the ledger, with the trace of each record continued to the statements.
+// flushViews hands a batch to the ledger, with the trace of each record continued to the statements that count its view. One that is a
+// repeat, waits for its card or is of a Delisted one is not counted: its trace ends at its process span.
 func (a *App) flushViews(sink *postgres.ViewsSink) batch.Flush[popularity.Task] {
 	return func(ctx context.Context, tasks []popularity.Task) error {
 		items := make([]postgres.ViewItem, len(tasks))
@@ -105,7 +106,13 @@ func (a *App) flushViews(sink *postgres.ViewsSink) batch.Flush[popularity.Task] 
 		}
 		ctx, span := a.deps.Tracing.StartBatch(ctx, "count views", len(tasks), spans)
 		err := sink.Flush(ctx, items)
-		span.End(ctx, err, "postgresql", "UPDATE catalog.property_object_cards", "UPDATE catalog.project_cards")
+		counted := spans[:0]
+		for i := range spans {
+			if items[i].Counted {
+				counted = append(counted, spans[i])
+			}
+		}
+		span.EndOf(ctx, counted, err, "postgresql", postgres.CountObject, postgres.CountProject)
 		return err
 	}
 }
@@ -141,6 +148,7 @@ func (a *App) viewWorkers(epoch int64, letters postgres.Letters, hooks postgres.
 	m := a.views
 	retry, err := postgres.NewRetryWorker(a.pool, postgres.RetryConfig{
 		Epoch: epoch, Delays: a.cfg.Popularity.RetryDelays, Poll: a.cfg.Popularity.RetryInterval, Backoff: a.cfg.Backoff.Config(),
+		Tracing: a.deps.Tracing,
 	}, letters, hooks, postgres.RetryHooks{
 		Late: func(late postgres.LateViews, now time.Time) {
 			m.Pending.Set(float64(late.Pending))

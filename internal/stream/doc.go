@@ -8,7 +8,8 @@
 //  1. defaults: KafkaConfig.Sarama, a fresh configuration for every builder; tested in TestSaramaSettings.
 //  2. a table write goes to hash(key): Hasher, Context.Home, the loop topic; TestStateLandsWhereItsKeyBelongs.
 //  3. Fail and plain returns after a session's end commit: Spec.graph; TestReturnAfterTheSessionsEndIsNoFinish.
-//  4. any error ends the processor, for good: Runtime.loop; streams are bytes, MaxValueBytes; TestFailuresAreFollowedByANewProcessor.
+//  4. any error ends the processor, for good: Runtime.loop; streams are bytes, MaxValueBytes, which processors.Loop checks;
+//     TestFailuresAreFollowedByANewProcessor, TestAnOversizedMisplacedRecord….
 //  5. tombstones: WithNilHandling(NilProcess) in gokaOptions; TestRawRecordReachesTheCallback.
 //  6. recreated topics: stateDir.prepare, accept, sameTopics; TestStaleLocalStateIsDropped, TestRecreatedSource….
 //  7. __offset, SetValue(nil), VisitAll: keys are uuids, states are never nil, VisitAll is not used.

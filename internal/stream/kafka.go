@@ -19,7 +19,8 @@ import (
 const MaxRecordBytes = 8 << 20
 
 // MaxValueBytes is the largest value to give to Loopback, SetValue or Emit: what is above it must be dead-lettered, because a
-// record that cannot be produced would stop the processor again and again.
+// record that cannot be produced would stop the processor again and again. processors.Loop checks it; the states of tables are
+// bounded by their codecs (codecs.MaxPurchaseStateSize, a mark has some 40 bytes), and nothing else is emitted.
 const MaxValueBytes = MaxRecordBytes - 64<<10
 
 // Bounds of the settings (design, section 3, facts 1, 11 and 12).

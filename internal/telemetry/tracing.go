@@ -89,6 +89,12 @@ func (t *Tracing) Shutdown(ctx context.Context) error {
 	return nil
 }
 
+// Producer is the producer's span in a record's traceparent header; not valid where there is none.
+func (t *Tracing) Producer(ctx context.Context, rec *record.Record) trace.SpanContext {
+	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{}) // what Extract leaves where it finds nothing
+	return trace.SpanContextFromContext(t.propagator.Extract(ctx, headerCarrier{record: rec}))
+}
+
 // StartReceive starts the span of a received record as a child of the producer's span in the record's traceparent header.
 // group is the consumer group.
 func (t *Tracing) StartReceive(ctx context.Context, rec *record.Record, group string) (context.Context, trace.Span) {
@@ -172,17 +178,29 @@ func (t *Tracing) StartBatch(ctx context.Context, name string, size int, records
 // End ends the write. Each statement is recorded as one span in the trace of every traced record: its name is the
 // operation and the table ("UPDATE catalog.project_cards"), system the database ("postgresql", "clickhouse").
 func (b Batch) End(ctx context.Context, err error, system string, statements ...string) {
+	b.end(ctx, b.records, err, err, system, statements)
+}
+
+// EndOf ends a write that had an effect for these records only, done whatever became of the rest: only their traces get the statements.
+func (b Batch) EndOf(ctx context.Context, records []trace.SpanContext, err error, system string, statements ...string) {
+	b.end(ctx, records, nil, err, system, statements)
+}
+
+func (b Batch) end(ctx context.Context, records []trace.SpanContext, recordErr, err error, system string, statements []string) {
 	if b.t == nil {
 		return
 	}
 	end := time.Now()
 	link := trace.WithLinks(trace.Link{SpanContext: b.span.SpanContext()})
-	for _, sc := range b.records {
+	for _, sc := range records {
+		if !sc.IsValid() || !sc.IsSampled() {
+			continue
+		}
 		parent := trace.ContextWithRemoteSpanContext(context.WithoutCancel(ctx), sc)
 		for _, statement := range statements {
 			_, span := b.t.tracer.Start(parent, statement, trace.WithSpanKind(trace.SpanKindClient), link,
 				trace.WithTimestamp(b.start), trace.WithAttributes(semconv.DBSystemNameKey.String(system)))
-			endSpan(span, err, end)
+			endSpan(span, recordErr, end)
 		}
 	}
 	endSpan(b.span, err, end)

@@ -49,16 +49,21 @@ type Config struct {
 // partitions.
 type Consumer struct {
 	Config
-	consumed, mismatch, rekeyed, unknownSource, negative, unreadable *telemetry.Event
+	loop processors.Loop
+
+	consumed, mismatch, unknownSource, negative, unreadable *telemetry.Event
 }
 
 // New returns a Consumer.
 func New(cfg Config) *Consumer {
 	return &Consumer{
-		Config:        cfg,
+		Config: cfg,
+		loop: processors.Loop{
+			Consumer: "popularity", IDField: "PropertyObjectViewId", Hasher: cfg.Hasher, Letters: cfg.Letters,
+			Rekeyed: cfg.Metrics.Rekeyed, PartitionDiffer: cfg.Metrics.KeyPartitionDiffer, Log: cfg.Events.Event("rekeyed", slog.LevelWarn),
+		},
 		consumed:      cfg.Events.Event("consumed", slog.LevelInfo),
 		mismatch:      cfg.Events.Event("contract-mismatch", slog.LevelWarn),
-		rekeyed:       cfg.Events.Event("rekeyed", slog.LevelWarn),
 		unknownSource: cfg.Events.Event("unknown-view-source", slog.LevelWarn),
 		negative:      cfg.Events.Event("negative-duration", slog.LevelWarn),
 		unreadable:    cfg.Events.Event("state-unreadable", slog.LevelError),
@@ -71,13 +76,9 @@ func (c *Consumer) Handle(d stream.Context, rec *record.Record) { c.handle(d, re
 // HandleLoop takes one record of the loop topic: a source record that lay under another key, or in another partition, than
 // its view id belongs to.
 func (c *Consumer) HandleLoop(d stream.Context, delivered *record.Record) {
-	original, err := codecs.DecodeRecord(delivered.Value)
-	if err != nil {
-		fault := &codecs.Fault{Code: codecs.CodeUndecodable, Reason: "the loop topic holds a record that vitrina did not write: " + err.Error()}
-		processors.Bury(d.Context(), d, c.Letters, delivered, fault)
-		return
+	if original, ok := c.loop.Original(d, delivered); ok {
+		c.handle(d, delivered, original)
 	}
-	c.handle(d, delivered, original)
 }
 
 // handle takes a record as delivered and the original it stands for, which is the same for the source topic.
@@ -87,13 +88,11 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 	ctx, span := c.Tracing.StartProcess(ctx, rec, c.Group)
 	view, fault := c.Codec.Decode(rec)
 	if fault != nil {
-		processors.Bury(ctx, d, c.Letters, rec, fault, span, receive)
+		processors.Bury(ctx, d, c.Letters, rec, fault, c.Codec.FaultyAttrs(rec), span, receive)
 		return
 	}
 	if !looped && processors.Misplaced(d, rec, view.ViewID) {
-		c.rekey(ctx, d, rec, view)
-		telemetry.EndSpan(span, nil)
-		telemetry.EndSpan(receive, nil)
+		c.loop.Send(ctx, d, rec, view.ViewID, view, span, receive)
 		return
 	}
 	c.note(ctx, rec, view, now)
@@ -117,24 +116,6 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Context(), Done: work.Done}); err != nil {
 		work.Done(err)
 	}
-}
-
-// rekey sends the record to where its view id belongs, whole: with its own key, headers and coordinates.
-func (c *Consumer) rekey(ctx context.Context, d stream.Context, rec *record.Record, view *codecs.View) {
-	key := view.ViewID.String()
-	c.Metrics.Rekeyed.Inc()
-	reason := "its Kafka key is not the PropertyObjectViewId"
-	if string(rec.Key) == key {
-		c.Metrics.KeyPartitionDiffer.Inc()
-		reason = fmt.Sprintf("its key hashes to partition %d: if this is frequent, set popularity.hasher (%s) to the producers' partitioner",
-			d.Home([]byte(key)), c.Hasher)
-	}
-	if c.rekeyed.Allow(ctx) {
-		c.rekeyed.Write(ctx, "the view goes through the loop topic",
-			slog.String("consumer", "popularity"), slog.String("record", rec.String()), slog.String("property_object_view_id", key),
-			slog.String("property_object_id", view.ObjectID.String()), slog.String("reason", reason))
-	}
-	d.Loopback(key, codecs.EncodeRecord(rec))
 }
 
 // mark reads the view's mark. One that cannot be read counts as none: the ledger decides either way.

@@ -83,7 +83,7 @@ func (c *Consumer) dead(ctx context.Context, d stream.Context, rec *record.Recor
 			slog.String("record", rec.String()), slog.String("code", string(fault.Code)), slog.String("field", fault.Field),
 			slog.String("reason", fault.Reason), slog.String("source_event_id", codecs.EventID(rec)))
 	}
-	processors.Bury(ctx, d, c.Letters, rec, fault, spans...)
+	processors.Bury(ctx, d, c.Letters, rec, fault, nil, spans...)
 }
 
 func (c *Consumer) warn(ctx context.Context, rec *record.Record, event *codecs.Price) {

@@ -46,20 +46,25 @@ type Config struct {
 // partitions.
 type Consumer struct {
 	Config
-	consumed, duplicate, stale, postOnly, mismatch, unknownKind, rekeyed, unreadable *telemetry.Event
+	loop processors.Loop
+
+	consumed, duplicate, stale, postOnly, mismatch, unknownKind, unreadable *telemetry.Event
 }
 
 // New returns a Consumer.
 func New(cfg Config) *Consumer {
 	return &Consumer{
-		Config:      cfg,
+		Config: cfg,
+		loop: processors.Loop{
+			Consumer: "promotion", IDField: "PurchaseId", Hasher: cfg.Hasher, Letters: cfg.Letters,
+			Rekeyed: cfg.Metrics.Rekeyed, PartitionDiffer: cfg.Metrics.KeyPartitionDiffer, Log: cfg.Events.Event("rekeyed", slog.LevelWarn),
+		},
 		consumed:    cfg.Events.Event("consumed", slog.LevelInfo),
 		duplicate:   cfg.Events.Event("skipped-duplicate", slog.LevelInfo),
 		stale:       cfg.Events.Event("skipped-stale", slog.LevelInfo),
 		postOnly:    cfg.Events.Event("post-only", slog.LevelInfo),
 		mismatch:    cfg.Events.Event("contract-mismatch", slog.LevelWarn),
 		unknownKind: cfg.Events.Event("unknown-target-kind", slog.LevelWarn),
-		rekeyed:     cfg.Events.Event("rekeyed", slog.LevelWarn),
 		unreadable:  cfg.Events.Event("state-unreadable", slog.LevelError),
 	}
 }
@@ -70,13 +75,9 @@ func (c *Consumer) Handle(d stream.Context, rec *record.Record) { c.handle(d, re
 // HandleLoop takes one record of the loop topic: a source record that lay under another key, or in another partition, than
 // its purchase id belongs to.
 func (c *Consumer) HandleLoop(d stream.Context, delivered *record.Record) {
-	original, err := codecs.DecodeRecord(delivered.Value)
-	if err != nil {
-		fault := &codecs.Fault{Code: codecs.CodeUndecodable, Reason: "the loop topic holds a record that vitrina did not write: " + err.Error()}
-		processors.Bury(d.Context(), d, c.Letters, delivered, fault)
-		return
+	if original, ok := c.loop.Original(d, delivered); ok {
+		c.handle(d, delivered, original)
 	}
-	c.handle(d, delivered, original)
 }
 
 // handle takes a record as delivered and the original it stands for, which is the same for the source topic.
@@ -86,14 +87,11 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 	ctx, span := c.Tracing.StartProcess(ctx, rec, c.Group)
 	event, fault := codecs.DecodePurchase(rec)
 	if fault != nil {
-		processors.Bury(ctx, d, c.Letters, rec, fault, span, receive)
+		processors.Bury(ctx, d, c.Letters, rec, fault, codecs.FaultyPurchaseAttrs(rec), span, receive)
 		return
 	}
-	key := event.PurchaseID.String()
 	if !looped && processors.Misplaced(d, rec, event.PurchaseID) {
-		c.rekey(ctx, d, rec, key)
-		telemetry.EndSpan(span, nil)
-		telemetry.EndSpan(receive, nil)
+		c.loop.Send(ctx, d, rec, event.PurchaseID, event, span, receive)
 		return
 	}
 	origin := processors.Origin(d, delivered, looped)
@@ -105,7 +103,7 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 	value, err := decision.State.MarshalBinary()
 	if err != nil {
 		work.Done(err)
-		d.Fail(fmt.Errorf("encoding the state of purchase %s (record %s): %w", key, rec.ID, err))
+		d.Fail(fmt.Errorf("encoding the state of purchase %s (record %s): %w", event.PurchaseID, rec.ID, err))
 		return
 	}
 	d.SetValue(value)
@@ -117,20 +115,6 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Context(), Done: work.Done}); err != nil {
 		work.Done(err)
 	}
-}
-
-// rekey sends the record to where its purchase id belongs, whole: with its own key, headers and coordinates.
-func (c *Consumer) rekey(ctx context.Context, d stream.Context, rec *record.Record, key string) {
-	c.Metrics.Rekeyed.Inc()
-	reason := "its Kafka key is not the PurchaseId"
-	if string(rec.Key) == key {
-		c.Metrics.KeyPartitionDiffer.Inc()
-		reason = fmt.Sprintf("its key hashes to partition %d: if this is frequent, set promotion.hasher (%s) to the producers' partitioner",
-			d.Home([]byte(key)), c.Hasher)
-	}
-	c.rekeyed.Log(ctx, "the purchase event goes through the loop topic",
-		slog.String("consumer", "promotion"), slog.String("record", rec.String()), slog.String("purchase_id", key), slog.String("reason", reason))
-	d.Loopback(key, codecs.EncodeRecord(rec))
 }
 
 // state reads the purchase's state. One that cannot be read counts as none: the version guard in PostgreSQL decides either

@@ -4,6 +4,7 @@
 package deadletter
 
 import (
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +32,8 @@ type Letter struct {
 	Code     codecs.Code
 	Reason   string // one sentence for a person, with no personal data
 	Attempts int    // tries made, the first included; below 1 counts as 1
+	// Attrs are what the log line says besides about the event: the ids that are known, never UserId, AnonymousId or SessionId.
+	Attrs []slog.Attr
 }
 
 // IsOwnHeader tells whether a header is one that a dead letter adds. Names compare without case, as readers compare them.

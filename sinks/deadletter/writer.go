@@ -275,10 +275,10 @@ func (w *Writer) await(ctx context.Context, p *parcel) error {
 	if w.metrics.Written != nil {
 		w.metrics.Written(p.letter.Code)
 	}
-	w.events.Log(ctx, slog.LevelWarn, "dead-lettered", "a record was written to the dead-letter topic",
+	w.events.Log(ctx, slog.LevelWarn, "dead-lettered", "a record was written to the dead-letter topic", append([]slog.Attr{
 		slog.String("consumer", w.cfg.Consumer), slog.String("code", string(p.letter.Code)), slog.String("reason", p.letter.Reason),
 		slog.String("topic", p.letter.Record.Topic), slog.Int64("partition", int64(p.letter.Record.Partition)),
-		slog.Int64("offset", p.letter.Record.Offset), slog.Int("attempts", max(1, p.letter.Attempts)))
+		slog.Int64("offset", p.letter.Record.Offset), slog.Int("attempts", max(1, p.letter.Attempts))}, p.letter.Attrs...)...)
 	return nil
 }
 

@@ -124,6 +124,7 @@ func TestALetterArrivesByteForByte(t *testing.T) {
 	tombstone.Record.Key, tombstone.Record.Value = nil, nil
 	empty := letter(3, "")
 	empty.Record.Key = []byte{}
+	empty.Attrs = []slog.Attr{slog.String("purchase_id", "5ec3e700")}
 	require.NoError(t, r.Write(t.Context(), letter(1, "\x00\xff"), tombstone, empty))
 	byOffset := map[string]*kgo.Record{}
 	for _, got := range r.read(t, 3) {
@@ -146,6 +147,7 @@ func TestALetterArrivesByteForByte(t *testing.T) {
 	require.NotNil(t, byOffset["3"].Value)
 	require.EqualValues(t, 3, r.written.Load())
 	require.Equal(t, 3, strings.Count(r.log.String(), `"event":"dead-lettered"`))
+	require.Contains(t, r.log.String(), `"offset":3,"attempts":1,"purchase_id":"5ec3e700"}`)
 	require.NotContains(t, r.log.String(), "key 1", "a key may be personal data")
 }
 

@@ -110,6 +110,7 @@ func (s *BoostSink) Flush(ctx context.Context, values []Snapshot) error {
 		letters = append(letters, deadletter.Letter{
 			Record: v.Record, Code: codecs.CodeDatabaseRejected, Attempts: 1,
 			Reason: "PostgreSQL refuses purchase " + v.PurchaseID.String() + " for good: " + Explain(err),
+			Attrs:  append(purchaseAttrs(v), slog.Int("cards_affected", 0)),
 		})
 	}
 	if err := Bisect(ctx, values, apply, reject); err != nil {
@@ -206,8 +207,13 @@ func (s *BoostSink) skipStale(ctx context.Context, v Snapshot) {
 	s.events.Log(ctx, slog.LevelInfo, "skipped-stale", "a newer snapshot of the purchase is stored", snapshotAttrs(v)...)
 }
 
+func purchaseAttrs(v Snapshot) []slog.Attr {
+	p := codecs.Purchase{PurchaseID: v.PurchaseID, Version: v.State.Version}
+	return p.LogAttrs()
+}
+
 func snapshotAttrs(v Snapshot) []slog.Attr {
-	attrs := []slog.Attr{slog.String("purchase_id", v.PurchaseID.String()), slog.Int64("version", v.State.Version)}
+	attrs := purchaseAttrs(v)
 	if v.Record != nil {
 		attrs = append(attrs, slog.String("record", v.Record.ID.String()))
 	}
@@ -217,7 +223,7 @@ func snapshotAttrs(v Snapshot) []slog.Attr {
 // lettersFor makes one letter for each purchase of the batch that reaches a card that was lost.
 func (s *BoostSink) lettersFor(round []entry, r *applyResult) []deadletter.Letter {
 	var letters []deadletter.Letter
-	for _, e := range round {
+	for n, e := range round {
 		i, lost := slices.BinarySearchFunc(r.LostPurchases, e.PurchaseID, compareUUID)
 		if !lost {
 			continue
@@ -226,6 +232,7 @@ func (s *BoostSink) lettersFor(round []entry, r *applyResult) []deadletter.Lette
 			"its contributions are stored and the cards are queued for the recompute", e.PurchaseID, r.LostCards[i])
 		letters = append(letters, deadletter.Letter{
 			Record: e.Record, Code: codecs.CodeOptimisticLockConflict, Reason: reason, Attempts: 1 + s.cfg.CardRetries,
+			Attrs: append(purchaseAttrs(e.Snapshot), slog.Int("cards_affected", max(0, int(r.Affected[n])))),
 		})
 	}
 	return letters

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -160,7 +161,9 @@ func TestOptimisticLockConflictIsDeadLettered(t *testing.T) {
 				require.Equal(t, codecs.CodeOptimisticLockConflict, l.Code)
 				require.Equal(t, 4, l.Attempts)
 				require.Contains(t, l.Reason, card.ID.String())
+				require.Equal(t, "cards_affected", l.Attrs[2].Key)
 			}
+			require.Equal(t, []slog.Attr{slog.String("purchase_id", values[1].PurchaseID.String()), slog.Int64("version", 2)}, letters[0].Attrs[:2])
 			require.Equal(t, 4, e.counts.conflicts)
 			require.Equal(t, []int{53, 4, 1}, []int{e.objectBoost(t, 2), e.objectBoost(t, 3), e.projectBoost(t, 3)})
 			info, err := Card(t.Context(), e.pool, card)
@@ -250,6 +253,7 @@ func TestRule12_RejectedRecordIsDeadLetteredAlone(t *testing.T) {
 	require.Equal(t, codecs.CodeDatabaseRejected, letters[0].Code)
 	require.Contains(t, letters[0].Reason, "boost_limit")
 	require.Contains(t, letters[0].Reason, "23514")
+	require.Equal(t, []slog.Attr{slog.String("purchase_id", guilty.PurchaseID.String()), slog.Int64("version", 2), slog.Int("cards_affected", 0)}, letters[0].Attrs)
 	for n := range 8 {
 		require.Equal(t, 10, e.objectBoost(t, n), "object %d", n)
 	}

@@ -45,7 +45,11 @@ func ResetPopularityFromTopic(ctx context.Context, tx pgx.Tx, starts []LaneOffse
 	if r.Objects, r.Projects, err = rewriteCounters(ctx, tx, `SELECT NULL::uuid AS id, 0::bigint AS views WHERE false`, `SELECT NULL::uuid AS id, 0::bigint AS views WHERE false`); err != nil {
 		return r, err
 	}
-	if err := emptyLedger(ctx, tx, starts); err != nil {
+	// The records of all others come again and are judged anew, by the status that their cards have then.
+	if err := emptyLedger(ctx, tx, starts, "pending", "dead"); err != nil {
+		return r, err
+	}
+	if err := run(ctx, tx, `DELETE FROM vitrina.moved_views m WHERE NOT EXISTS (SELECT FROM vitrina.views v WHERE v.view_id = m.view_id)`); err != nil {
 		return r, err
 	}
 	return r, run(ctx, tx, `UPDATE vitrina.views_ledger SET replaying = true, pruned_before = '-infinity', marks_before = '-infinity',
@@ -64,9 +68,9 @@ func FinishReplay(ctx context.Context, tx pgx.Tx) error {
 
 // ResetPopularityFromMarks sets the counters to what the marks say, in the caller's transaction: readers see the old counters until
 // the commit. A mark whose record lies below the committed offset of its lane, or in an earlier incarnation, is finished and
-// counts for its object unless the ledger holds the view pending or dead; any other view's record comes again and counts then. A
-// project's counter is the sum of its objects' counters. Delisted cards keep theirs (D37). The ledger keeps its pending
-// and dead rows.
+// counts for its object, or the one that vitrina.moved_views names, unless the ledger holds the view as pending, dead or skipped because its card
+// was Delisted; any other view's record comes again and counts then. A project's counter is the sum of its objects' counters. Delisted
+// cards keep theirs (D37). The ledger keeps all rows but the counted ones.
 //
 // It belongs in one transaction with Reopen, after RaiseEpoch; committed (of all partitions of both topics, the first offset where
 // nothing is committed) and marks are read after that. A deadlock with a rival writer of the cards means that the whole is
@@ -80,13 +84,14 @@ func ResetPopularityFromMarks(ctx context.Context, tx pgx.Tx, committed []LaneOf
 		return r, err
 	}
 	r.Objects, r.Projects, err = rewriteCounters(ctx, tx,
-		`SELECT m.object_id AS id, count(*) AS views FROM vitrina_marks m WHERE m.finished
-			AND NOT EXISTS (SELECT FROM vitrina.late_views l WHERE l.view_id = m.view_id) GROUP BY m.object_id`,
+		`SELECT coalesce(o.object_id, m.object_id) AS id, count(*) AS views FROM vitrina_marks m LEFT JOIN vitrina.moved_views o ON o.view_id = m.view_id
+			WHERE m.finished AND NOT EXISTS (SELECT FROM vitrina.views v WHERE v.view_id = m.view_id AND v.state <> 'counted') GROUP BY 1`,
 		`SELECT o.project_id AS id, sum(o.popularity_views)::bigint AS views FROM catalog.property_object_cards o GROUP BY o.project_id`)
 	if err != nil {
 		return r, err
 	}
-	if err := emptyLedger(ctx, tx, committed); err != nil {
+	// A skipped row stays: its mark does not tell it from a counted one, and once its card is published again the next rebuild would count it.
+	if err := emptyLedger(ctx, tx, committed, "pending", "dead", "skipped_delisted"); err != nil {
 		return r, err
 	}
 	// clock_timestamp, not now(): the transaction began before the marks were read. A mark as old as that belongs to a view that is
@@ -149,11 +154,12 @@ func rewriteCounters(ctx context.Context, tx pgx.Tx, objects, projects string) (
 	return changed[0], changed[1], nil
 }
 
-// emptyLedger keeps pending and dead rows and sets the horizons. TRUNCATE, because the ledger may hold a hundred million rows.
-func emptyLedger(ctx context.Context, tx pgx.Tx, horizons []LaneOffset) error {
+// emptyLedger keeps the rows of the given states and sets the horizons. TRUNCATE, because the ledger may hold a hundred million rows.
+func emptyLedger(ctx context.Context, tx pgx.Tx, horizons []LaneOffset, keep ...string) error {
+	if err := run(ctx, tx, `CREATE TEMP TABLE vitrina_kept ON COMMIT DROP AS SELECT v.* FROM vitrina.views v WHERE v.state = ANY ($1::vitrina.view_state[])`, keep); err != nil {
+		return err
+	}
 	for _, statement := range []string{
-		`CREATE TEMP TABLE vitrina_kept ON COMMIT DROP AS
-			SELECT v.* FROM vitrina.late_views l JOIN vitrina.views v ON v.view_id = l.view_id`,
 		`TRUNCATE vitrina.views`,
 		`INSERT INTO vitrina.views (at, record_offset, view_id, object_id, state, lane)
 			SELECT at, record_offset, view_id, object_id, state, lane FROM vitrina_kept ORDER BY view_id`,

@@ -143,6 +143,60 @@ func TestPopularityIsRebuiltFromTheMarks(t *testing.T) {
 	require.EqualValues(t, 8, e.projectViews(t, "q"))
 }
 
+// TestAViewOfADelistedCardIsNotCountedOnceTheCardIsBack: its mark is like any other, so rebuilds counted it once the card was published again.
+func TestAViewOfADelistedCardIsNotCountedOnceTheCardIsBack(t *testing.T) {
+	e := newViewsEnv(t)
+	e.project("p", "Published")
+	e.object("o", "p", "Delisted")
+	require.NoError(t, e.flush(view("skipped", "o", at(0, 0)), view("skipped, its record not finished", "o", at(0, 2))))
+	e.object("o", "p", "Published")
+	require.NoError(t, e.flush(view("counted", "o", at(0, 1))))
+	marks := seq([]ViewMark{
+		{ViewID: named("skipped"), Mark: codecs.Mark{Origin: at(0, 0), ObjectID: named("o")}},
+		{ViewID: named("counted"), Mark: codecs.Mark{Origin: at(0, 1), ObjectID: named("o")}},
+	}, nil)
+	for range 2 { // the first one must leave the second what it needs
+		e.reset(t, e.close(t), func(ctx context.Context, tx pgx.Tx) (PopularityReset, error) {
+			return ResetPopularityFromMarks(ctx, tx, []LaneOffset{{lane(0, false), 2}}, marks)
+		})
+		require.NoError(t, e.flush(view("skipped, its record not finished", "o", at(0, 2)), view("skipped", "o", at(0, 0))))
+		require.EqualValues(t, 1, e.objectViews(t, "o"))
+		require.EqualValues(t, 1, e.projectViews(t, "p"))
+		require.Equal(t, StateSkippedDelisted, e.state(t, "skipped"))
+	}
+}
+
+// TestADeadViewThatCameAgainForAnotherObjectStaysThere: its mark goes on naming the first object, and rebuilds moved the count there.
+func TestADeadViewThatCameAgainForAnotherObjectStaysThere(t *testing.T) {
+	e := newViewsEnv(t)
+	e.project("p", "Published")
+	e.die(t, "v", "a")
+	e.object("b", "p", "Published")
+	require.NoError(t, e.flush(view("v", "b", at(0, 9))))
+	require.EqualValues(t, 1, e.objectViews(t, "b"))
+	e.object("a", "p", "Published")
+	marks := []ViewMark{{ViewID: named("v"), Mark: codecs.Mark{Origin: at(0, 5), ObjectID: named("a")}}}
+	for range 2 {
+		e.reset(t, e.close(t), func(ctx context.Context, tx pgx.Tx) (PopularityReset, error) {
+			return ResetPopularityFromMarks(ctx, tx, []LaneOffset{{lane(0, false), 10}}, seq(marks, nil))
+		})
+		require.EqualValues(t, 0, e.objectViews(t, "a"))
+		require.EqualValues(t, 1, e.objectViews(t, "b"))
+		require.EqualValues(t, 1, e.projectViews(t, "p"))
+	}
+	// A replay of the topic judges it anew, by the record that it finds first.
+	e.reset(t, e.close(t), func(ctx context.Context, tx pgx.Tx) (PopularityReset, error) {
+		return ResetPopularityFromTopic(ctx, tx, []LaneOffset{{lane(0, false), 0}})
+	})
+	require.NoError(t, e.flush(view("v", "a", at(0, 5)), view("v", "b", at(0, 9))))
+	require.NoError(t, pgx.BeginFunc(t.Context(), e.pool, func(tx pgx.Tx) error { return FinishReplay(t.Context(), tx) }))
+	e.reset(t, e.close(t), func(ctx context.Context, tx pgx.Tx) (PopularityReset, error) {
+		return ResetPopularityFromMarks(ctx, tx, []LaneOffset{{lane(0, false), 10}}, seq(marks, nil))
+	})
+	require.EqualValues(t, 1, e.objectViews(t, "a"))
+	require.EqualValues(t, 0, e.objectViews(t, "b"))
+}
+
 func TestAResetIsRefusedWhileWritersMayRun(t *testing.T) {
 	e := rebuildEnv(t)
 	for _, reset := range []func(context.Context, pgx.Tx) (PopularityReset, error){

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pin-marketplace/vitrina/codecs"
 	"github.com/pin-marketplace/vitrina/internal/backoff"
@@ -29,7 +31,8 @@ type RetryConfig struct {
 	Timeout time.Duration  // ends one transaction from this side: 30 s
 	// Lease is how long a claimed letter is left to the worker that claimed it: 2 minutes. Within it the letter is written,
 	// or given up and written again later.
-	Lease time.Duration
+	Lease   time.Duration
+	Tracing *telemetry.Tracing // continues the traces in the views' records: off
 }
 
 // RetryHooks hear of the worker's own doings, beside the ViewsMetrics that it shares with the sink; nil ones are left out.
@@ -68,6 +71,9 @@ func NewRetryWorker(pool *pgxpool.Pool, cfg RetryConfig, letters Letters, metric
 	cfg.Backoff = orDefault(cfg.Backoff, backoff.Default())
 	cfg.Timeout = orDefault(cfg.Timeout, 30*time.Second)
 	cfg.Lease = orDefault(cfg.Lease, 2*time.Minute)
+	if cfg.Tracing == nil {
+		cfg.Tracing = telemetry.NoTracing()
+	}
 	return &RetryWorker{
 		pool: pool, cfg: cfg, letters: letters, metrics: metrics, hooks: hooks, logger: logger, clock: clock,
 		log: newViewLog(events), diedLog: events.Event("view-died", slog.LevelWarn),
@@ -184,6 +190,13 @@ type retriedView struct {
 }
 
 func (w *RetryWorker) retry(ctx context.Context, ids [][16]byte) (retried, counted int, err error) {
+	producers, err := w.producers(ctx, ids)
+	if err != nil {
+		return 0, 0, err
+	}
+	ctx, span := w.cfg.Tracing.StartBatch(ctx, "count late views", len(ids), slices.Collect(maps.Values(producers)))
+	var spans []trace.SpanContext // of the views that were counted
+	defer func() { span.EndOf(ctx, spans, err, "postgresql", CountObject, CountProject) }()
 	var views []retriedView
 	err = w.transact(ctx, func(ctx context.Context) error {
 		rows, err := w.pool.Query(ctx, retryViews, w.cfg.Epoch, ids, w.cfg.Delays)
@@ -206,18 +219,22 @@ func (w *RetryWorker) retry(ctx context.Context, ids [][16]byte) (retried, count
 	var t viewTally
 	for i := range views {
 		v := &views[i]
+		projectOf := func([16]byte) [16]byte { return v.project }
 		switch v.state {
 		case StateCounted:
 			counted++
+			if producer, traced := producers[v.view]; traced {
+				spans = append(spans, producer)
+			}
 			t.count(v.source)
-			w.log.incremented(ctx, w.log.now(), v.view, v.object, v.source, v.seconds, func([16]byte) [16]byte { return v.project })
+			w.log.incremented(ctx, w.log.now(), v.view, v.object, v.source, v.seconds, projectOf)
 			if v.projectMissing {
 				t.projectMissing++
 				w.log.projectMissing(ctx, v.view, v.object, v.project, v.source)
 			}
 		case StateSkippedDelisted:
 			t.delisted++
-			w.log.delisted(ctx, v.view, v.object, v.source, v.seconds)
+			w.log.delisted(ctx, v.view, v.object, v.source, v.seconds, projectOf)
 		default:
 			t.notFound++
 			w.log.notFound(ctx, v.view, v.object, v.source, v.seconds, v.attempts+1)
@@ -229,6 +246,31 @@ func (w *RetryWorker) retry(ctx context.Context, ids [][16]byte) (retried, count
 	w.metrics.add(&t)
 	callIf(w.metrics.Retries, len(views))
 	return len(views), counted, nil
+}
+
+// producers are the producers' spans in the views' records, none while tracing is off. They are read before the views are tried: the
+// record of a counted view is deleted.
+func (w *RetryWorker) producers(ctx context.Context, ids [][16]byte) (map[[16]byte]trace.SpanContext, error) {
+	if !w.cfg.Tracing.Enabled() {
+		return nil, nil //nolint:nilnil // a nil map holds no spans
+	}
+	spans := make(map[[16]byte]trace.SpanContext, len(ids))
+	rows, err := w.pool.Query(ctx, `SELECT view_id, record FROM vitrina.late_views WHERE view_id = ANY ($1)`, ids)
+	if err != nil {
+		return nil, err
+	}
+	var id [16]byte
+	var data []byte
+	_, err = pgx.ForEachRow(rows, []any{&id, &data}, func() error {
+		// A record that cannot be read is the letters' to report.
+		if rec, err := codecs.DecodeRecord(data); err == nil {
+			if span := w.cfg.Tracing.Producer(ctx, rec); span.IsValid() {
+				spans[id] = span
+			}
+		}
+		return nil
+	})
+	return spans, err
 }
 
 // bury makes a view dead that the database refuses to count.

@@ -20,6 +20,9 @@ type dueLetter struct {
 	tries        int
 	code, reason string
 	record       []byte
+	object       [16]byte
+	source       string
+	seconds      int64
 }
 
 // WriteLetters writes the letters that are due longest, one batch at most, and notes them as sent. The view is dead in a committed
@@ -29,13 +32,14 @@ func (w *RetryWorker) WriteLetters(ctx context.Context) (int, error) {
 	defer cancel()
 	var due []dueLetter
 	err := w.transact(ctx, func(ctx context.Context) error {
-		rows, err := w.pool.Query(ctx, `SELECT view_id, generation, tries, coalesce(code, ''), coalesce(reason, ''), record FROM vitrina.claim_letters($1, $2, $3)`,
+		rows, err := w.pool.Query(ctx, `SELECT view_id, generation, tries, coalesce(code, ''), coalesce(reason, ''), record,
+			object_id, view_source, duration_seconds FROM vitrina.claim_letters($1, $2, $3)`,
 			w.cfg.Epoch, w.cfg.Batch, w.cfg.Lease)
 		if err != nil {
 			return err
 		}
 		due, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l dueLetter, err error) {
-			err = row.Scan(&l.view, &l.generation, &l.tries, &l.code, &l.reason, &l.record)
+			err = row.Scan(&l.view, &l.generation, &l.tries, &l.code, &l.reason, &l.record, &l.object, &l.source, &l.seconds)
 			return l, err
 		})
 		return err
@@ -53,7 +57,8 @@ func (w *RetryWorker) WriteLetters(ctx context.Context) (int, error) {
 				slog.String("event", "letter-unreadable"), slog.String("property_object_view_id", uuid.UUID(l.view).String()), slog.Any("error", err))
 			continue
 		}
-		letters = append(letters, deadletter.Letter{Record: rec, Code: codecs.Code(l.code), Reason: l.reason, Attempts: l.tries})
+		letters = append(letters, deadletter.Letter{Record: rec, Code: codecs.Code(l.code), Reason: l.reason, Attempts: l.tries,
+			Attrs: letterAttrs(l.view, l.object, l.source, l.seconds)})
 		views, generations = append(views, l.view), append(generations, l.generation)
 	}
 	if len(letters) == 0 {

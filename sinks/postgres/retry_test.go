@@ -37,6 +37,7 @@ func TestALateViewCountsWhenItsCardComes(t *testing.T) {
 	require.EqualValues(t, 2, e.projectViews(t, "p"))
 	require.Equal(t, StateCounted, e.state(t, "1"))
 	require.Equal(t, StateSkippedDelisted, e.state(t, "3"))
+	require.Contains(t, e.line("skipped-delisted", "3"), `"project_id":"`+named("p").String()+`"`)
 	require.Equal(t, 3, e.counts.get("counted Catalog"))
 	require.Equal(t, 1, e.counts.get("project missing"))
 	require.Equal(t, 1, e.counts.get("delisted"))
@@ -63,6 +64,7 @@ func TestADeadViewsLetterIsTheRecordAsItCame(t *testing.T) {
 	letter := e.letters.written[0]
 	require.Equal(t, item.Record, letter.Record)
 	require.Equal(t, codecs.CodePropertyObjectNotFound, letter.Code)
+	require.Equal(t, letterAttrs(named("1"), named("o"), "Catalog", 42), letter.Attrs, "specification 002, Logs")
 	require.Equal(t, 1+len(viewDelays), letter.Attempts)
 	require.Regexp(t, fmt.Sprintf(`^view %s: property object %s has no card after 4 tries in 00:03:3\d$`, named("1"), named("o")), letter.Reason)
 	n, err = e.worker.WriteLetters(t.Context())

@@ -38,7 +38,15 @@ type ViewItem struct {
 	Record           *record.Record // the original record: what a dead letter is made of
 	ViewSource       string         // a configured name or Unknown; for the metric
 	DurationSeconds  int64          // for the log
+
+	Counted bool // set by Flush: this record's view is counted, now and by it
 }
+
+// The statements that count a view, as traces name them.
+const (
+	CountObject  = "UPDATE catalog.property_object_cards"
+	CountProject = "UPDATE catalog.project_cards"
+)
 
 // markedAt is the form in which apply_views compares the mark with what the ledger has pruned.
 func (i *ViewItem) markedAt() int64 {
@@ -157,7 +165,8 @@ func (s *ViewsSink) bury(ctx context.Context, item *ViewItem, cause error) error
 		call(s.metrics.Duplicates, 1)
 		return nil
 	case FaultOf(err) == Rejected:
-		letter := deadletter.Letter{Record: item.Record, Code: codecs.CodeDatabaseRejected, Reason: reason, Attempts: 1}
+		letter := deadletter.Letter{Record: item.Record, Code: codecs.CodeDatabaseRejected, Reason: reason, Attempts: 1,
+			Attrs: letterAttrs(item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds)}
 		if err := s.letters.Write(ctx, letter); err != nil {
 			return fmt.Errorf("writing the dead letter of view %s: %w", item.ViewID, err)
 		}

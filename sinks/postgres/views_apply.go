@@ -15,7 +15,7 @@ import (
 const lateBytes = 8 << 20
 
 const applyViews = `SELECT o_refused, o_dead, o_applied, o_applied_lanes, o_applied_offsets, o_revived,
-	o_counted, o_projects, o_delisted, o_missing, o_projects_missing
+	o_counted, o_projects, o_delisted, o_missing, o_projects_missing, o_delisted_projects
 	FROM vitrina.apply_views($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`
 
 // apply is one to three kinds of transactions, each for all of its items at once:
@@ -96,7 +96,7 @@ func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, se
 			left = append(left, item)
 			continue
 		case b.fate(i) == fateDelisted:
-			s.log.delisted(ctx, item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds)
+			s.log.delisted(ctx, item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds, r.projectOf)
 			t.delisted++
 		default:
 			s.counted(ctx, &t, &r, noProject, item)
@@ -153,7 +153,7 @@ func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) error {
 			s.log.notFound(ctx, item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds, 1)
 			t.notFound++
 		case fateDelisted:
-			s.log.delisted(ctx, item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds)
+			s.log.delisted(ctx, item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds, r.projectOf)
 			t.delisted++
 		default:
 			s.counted(ctx, &t, &r, noProject, item)
@@ -164,6 +164,7 @@ func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) error {
 }
 
 func (s *ViewsSink) counted(ctx context.Context, t *viewTally, r *viewsApplied, noProject uuidSet, item *ViewItem) {
+	item.Counted = true
 	t.count(item.ViewSource)
 	s.log.incremented(ctx, t.at, item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds, r.projectOf)
 	if len(noProject) == 0 {
@@ -181,6 +182,7 @@ type viewsApplied struct {
 	appliedLanes                                             []int32
 	appliedOffsets                                           []int64
 	revived, counted, projects, delisted, missing, noProject uuidArray
+	delistedProjects                                         uuidArray
 
 	projectsOf map[[16]byte][16]byte // built at the first question
 }
@@ -188,22 +190,25 @@ type viewsApplied struct {
 func (r *viewsApplied) scan(row pgx.Row) error {
 	*r = viewsApplied{}
 	err := row.Scan(r.refused.target(), r.dead.target(), r.applied.target(), &r.appliedLanes, &r.appliedOffsets, r.revived.target(),
-		r.counted.target(), r.projects.target(), r.delisted.target(), r.missing.target(), r.noProject.target())
+		r.counted.target(), r.projects.target(), r.delisted.target(), r.missing.target(), r.noProject.target(), r.delistedProjects.target())
 	if err != nil {
 		return err
 	}
-	for _, ids := range []*uuidArray{&r.refused, &r.dead, &r.applied, &r.revived, &r.counted, &r.projects, &r.delisted, &r.missing, &r.noProject} {
+	for _, ids := range []*uuidArray{&r.refused, &r.dead, &r.applied, &r.revived, &r.counted, &r.projects, &r.delisted, &r.missing, &r.noProject, &r.delistedProjects} {
 		err = errors.Join(err, ids.check())
 	}
 	return err
 }
 
-// projectOf returns the project that the object's card named when it was counted.
+// projectOf returns the project that the object's card named when it was counted, or found Delisted.
 func (r *viewsApplied) projectOf(object [16]byte) [16]byte {
 	if r.projectsOf == nil {
-		r.projectsOf = make(map[[16]byte][16]byte, r.counted.len())
+		r.projectsOf = make(map[[16]byte][16]byte, r.counted.len()+r.delisted.len())
 		for i := range r.counted.len() {
 			r.projectsOf[r.counted.at(i)] = r.projects.at(i)
+		}
+		for i := range r.delisted.len() {
+			r.projectsOf[r.delisted.at(i)] = r.delistedProjects.at(i)
 		}
 	}
 	return r.projectsOf[object]

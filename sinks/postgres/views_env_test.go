@@ -130,6 +130,19 @@ func (e *viewsEnv) projectViews(t require.TestingT, name string) int64 {
 	return e.views(t, "project_cards", name)
 }
 
+// line is the last line of an event about a view.
+func (e *viewsEnv) line(event, view string) string {
+	e.tb.Helper()
+	last := ""
+	for line := range strings.Lines(e.log.String()) {
+		if strings.Contains(line, `"event":"`+event+`"`) && strings.Contains(line, `"property_object_view_id":"`+named(view).String()+`"`) {
+			last = line
+		}
+	}
+	require.NotEmpty(e.tb, last, "no line %s about view %s", event, view)
+	return last
+}
+
 // state is a view's state in the ledger, empty where it has no row.
 func (e *viewsEnv) state(t require.TestingT, name string) string {
 	v, found, err := ReadView(e.tb.Context(), e.pool, named(name))

@@ -3,10 +3,12 @@ package postgres
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/pin-marketplace/vitrina/codecs"
 	"github.com/pin-marketplace/vitrina/internal/telemetry"
 )
 
@@ -32,11 +34,13 @@ func newViewLog(events *telemetry.EventLog) viewLog {
 }
 
 func viewAttrs(view, object uuid.UUID, source string, seconds int64, more ...slog.Attr) []slog.Attr {
-	return append([]slog.Attr{
-		slog.String("consumer", "popularity"),
-		slog.String("property_object_view_id", view.String()), slog.String("property_object_id", object.String()),
-		slog.String("view_source", source), slog.Int64("duration_seconds", seconds),
-	}, more...)
+	return slices.Concat([]slog.Attr{slog.String("consumer", "popularity")}, letterAttrs(view, object, source, seconds), more)
+}
+
+// letterAttrs are what the line of a view's dead letter says about the view. A dead view's project is not known: it has no card.
+func letterAttrs(view, object uuid.UUID, source string, seconds int64) []slog.Attr {
+	v := codecs.View{ViewID: view, ObjectID: object, Source: source, DurationSeconds: seconds}
+	return v.LogAttrs()
 }
 
 // incremented asks for the project only if the line is written.
@@ -54,9 +58,11 @@ func (l *viewLog) duplicate(ctx context.Context, item *ViewItem) {
 	}
 }
 
-func (l *viewLog) delisted(ctx context.Context, view, object uuid.UUID, source string, seconds int64) {
+// delisted asks for the project only if the line is written.
+func (l *viewLog) delisted(ctx context.Context, view, object uuid.UUID, source string, seconds int64, projectOf func([16]byte) [16]byte) {
 	if l.delistedEvent.Allow(ctx) {
-		l.delistedEvent.Write(ctx, "the object's card is Delisted, its counter is frozen", viewAttrs(view, object, source, seconds)...)
+		l.delistedEvent.Write(ctx, "the object's card is Delisted, its counter is frozen",
+			viewAttrs(view, object, source, seconds, slog.String("project_id", uuid.UUID(projectOf(object)).String()))...)
 	}
 }
 

@@ -484,7 +484,7 @@ func (w *viewWorld) rebuildFromMarks(*rapid.T) {
 		}
 		v := w.views[name]
 		switch {
-		case v != nil && (v.state == StatePending || v.state == StateDead):
+		case v != nil && (v.state == StatePending || v.state == StateDead || v.state == StateSkippedDelisted && !v.gone):
 		case finished:
 			counts[objectOfView(name)]++
 			w.views[name] = &modelView{state: StateCounted, own: m.origin, gone: true}
@@ -493,7 +493,7 @@ func (w *viewWorld) rebuildFromMarks(*rapid.T) {
 		}
 	}
 	for name, v := range w.views {
-		if _, has := w.marks[name]; !has && v.state != StatePending && v.state != StateDead {
+		if _, has := w.marks[name]; !has && v.state == StateCounted {
 			delete(w.views, name)
 		}
 	}

@@ -48,7 +48,12 @@ func TestViewsAreCountedOnObjectAndProject(t *testing.T) {
 	for _, event := range []string{"incremented", "skipped-duplicate", "skipped-delisted", "property-object-not-found", "project-missing"} {
 		require.Contains(t, e.log.String(), `"event":"`+event+`"`)
 	}
-	require.Contains(t, e.log.String(), `"project_id":"`+named("p").String()+`"`)
+	for name, event := range map[string]string{"1": "incremented", "4": "skipped-delisted", "6": "project-missing"} {
+		require.Contains(t, e.line(event, name), `"project_id":"`, event)
+	}
+	require.Contains(t, e.line("skipped-delisted", "4"), `"project_id":"`+named("p").String()+`"`)
+	require.NoError(t, e.flush(view("8", "delisted", at(0, 8)), view("9", "delisted", at(0, 9)), view("9", "delisted", at(1, 9)), view("10", "unknown", at(0, 10))))
+	require.Contains(t, e.line("skipped-delisted", "9"), `"project_id":"`+named("p").String()+`"`, "guessed to be Delisted")
 
 	after := scalar[string](t.Context(), t, e.pool, `SELECT string_agg(c::text, ',' ORDER BY id) FROM (
 		SELECT id, status, promotion_boost, popularity_score, row_version, updated_at FROM catalog.property_object_cards
@@ -208,6 +213,7 @@ func TestAViewThatTheDatabaseRefusesIsDeadAndCanBePutBack(t *testing.T) {
 	require.Equal(t, 1, letter.Attempts)
 	require.Contains(t, letter.Reason, named("2").String())
 	require.Contains(t, letter.Reason, "22003")
+	require.Equal(t, letterAttrs(named("2"), named("poison"), "Catalog", 42), letter.Attrs)
 
 	// Mended and put back as another record, after its mark is old.
 	exec(t, e.pool, `UPDATE catalog.property_object_cards SET popularity_views = 0 WHERE id = $1`, named("poison"))

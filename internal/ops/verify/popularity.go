@@ -27,6 +27,10 @@ func (v *Verifier) popularity(ctx context.Context) (*look, error) {
 	}
 	l := newLook()
 	c := config.PopularityConsumer()
+	moved, err := v.movedViews(ctx)
+	if err != nil {
+		return nil, err
+	}
 	// Before the table: a mark below these offsets is finished for good. What is finished later counts as unfinished, which is
 	// either way right.
 	done, err := v.committed(ctx, c)
@@ -48,6 +52,9 @@ func (v *Verifier) popularity(ctx context.Context) (*look, error) {
 			return fmt.Errorf("%s/%d@%d is no mark: %w", rec.Topic, rec.Partition, rec.Offset, err)
 		}
 		l.checked["marks"]++
+		if object, ok := moved[string(rec.Key)]; ok {
+			m.ObjectID = object
+		}
 		n := objects[m.ObjectID]
 		if done.finished(m.Origin) {
 			n.finished++
@@ -68,6 +75,21 @@ func (v *Verifier) popularity(ctx context.Context) (*look, error) {
 		}
 		return compareProjects(ctx, tx, l)
 	})
+}
+
+// movedViews are the views that count for another object than their mark names, by their key in the group table.
+func (v *Verifier) movedViews(ctx context.Context) (map[string]uuid.UUID, error) {
+	moved := make(map[string]uuid.UUID)
+	rows, err := v.Pool.Query(ctx, `SELECT view_id::text, object_id FROM vitrina.moved_views`)
+	if err != nil {
+		return nil, fmt.Errorf("read vitrina.moved_views: %w", err)
+	}
+	var key string
+	var object uuid.UUID
+	if _, err := pgx.ForEachRow(rows, []any{&key, &object}, func() error { moved[key] = object; return nil }); err != nil {
+		return nil, fmt.Errorf("read vitrina.moved_views: %w", err)
+	}
+	return moved, nil
 }
 
 func compareObjects(ctx context.Context, tx pgx.Tx, objects map[uuid.UUID]marks, l *look) error {

@@ -51,6 +51,13 @@ CREATE TABLE vitrina.late_views (
 CREATE INDEX late_views_next_try_idx ON vitrina.late_views (next_try) WHERE next_try IS NOT NULL;
 CREATE INDEX late_views_letter_due_idx ON vitrina.late_views (letter_due) WHERE letter_due IS NOT NULL;
 
+-- Dead views that came again naming another object, which then counts: their mark in the group table goes on naming the first one, so
+-- whoever counts marks (rebuild, verify) asks here. Never pruned, because marks are not; next to nobody is ever here.
+CREATE TABLE vitrina.moved_views (
+    view_id uuid PRIMARY KEY,
+    object_id uuid NOT NULL
+);
+
 -- How far the ledger reaches back. One row.
 CREATE TABLE vitrina.views_ledger (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -116,7 +123,7 @@ $$;
 CREATE FUNCTION vitrina.add_popularity(p_objects uuid[], p_counts bigint[],
     OUT o_counted uuid[], OUT o_projects uuid[],              -- the objects that were counted and, side by side, their projects
     OUT o_delisted uuid[], OUT o_missing uuid[],              -- the other objects, sorted
-    OUT o_projects_missing uuid[])
+    OUT o_projects_missing uuid[], OUT o_delisted_projects uuid[]) -- the latter side by side with o_delisted, for the log
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -147,8 +154,9 @@ BEGIN
     IF coalesce(pg_catalog.cardinality(o_counted), 0) < pg_catalog.cardinality(v_ids) THEN
         v_rest := ARRAY(SELECT i.id FROM (SELECT unnest(v_ids) AS id) AS i WHERE i.id NOT IN (SELECT unnest(o_counted)));
         SELECT pg_catalog.array_agg(c.id ORDER BY c.id) FILTER (WHERE c.status = 'Delisted'),
+               pg_catalog.array_agg(c.project_id ORDER BY c.id) FILTER (WHERE c.status = 'Delisted'),
                pg_catalog.array_agg(c.id) FILTER (WHERE c.status <> 'Delisted')
-        INTO o_delisted, v_open FROM catalog.property_object_cards AS c WHERE c.id = ANY (v_rest);
+        INTO o_delisted, o_delisted_projects, v_open FROM catalog.property_object_cards AS c WHERE c.id = ANY (v_rest);
         IF v_open IS NOT NULL THEN
             RAISE EXCEPTION 'card % came or was relisted between two statements', v_open[1]
                 USING ERRCODE = '40001', HINT = 'run the transaction again';
@@ -201,7 +209,8 @@ CREATE FUNCTION vitrina.apply_views(p_epoch bigint, p_lanes integer[], p_frozen 
     p_records bytea[], p_sources text[], p_durations bigint[], p_first_try interval,
     OUT o_refused uuid[], OUT o_dead uuid[],
     OUT o_applied uuid[], OUT o_applied_lanes integer[], OUT o_applied_offsets bigint[], OUT o_revived uuid[], -- with p_records only
-    OUT o_counted uuid[], OUT o_projects uuid[], OUT o_delisted uuid[], OUT o_missing uuid[], OUT o_projects_missing uuid[])
+    OUT o_counted uuid[], OUT o_projects uuid[], OUT o_delisted uuid[], OUT o_missing uuid[], OUT o_projects_missing uuid[],
+    OUT o_delisted_projects uuid[])
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
@@ -297,6 +306,10 @@ BEGIN
             SET since = v_now, next_try = v_now + p_first_try, letter_due = NULL, generation = l.generation + 1, attempts = 0,
                 duration_seconds = p_durations[c.ord], view_source = p_sources[c.ord], code = NULL, reason = NULL, record = p_records[c.ord]
             FROM chosen AS c WHERE l.view_id = c.view_id),
+        moved AS (
+            INSERT INTO vitrina.moved_views (view_id, object_id)
+            SELECT c.view_id, c.object_id FROM chosen AS c JOIN vitrina.views AS v ON v.view_id = c.view_id WHERE v.object_id <> c.object_id
+            ON CONFLICT (view_id) DO UPDATE SET object_id = EXCLUDED.object_id),
         revived AS (
             UPDATE vitrina.views AS v SET at = v_now, record_offset = c.record_offset, object_id = c.object_id, state = 'counted', lane = c.lane
             FROM chosen AS c WHERE v.view_id = c.view_id
@@ -313,8 +326,8 @@ BEGIN
         SELECT pg_catalog.array_agg(g.id ORDER BY g.id), pg_catalog.array_agg(g.n ORDER BY g.id) INTO v_counted, v_counts
         FROM (SELECT o.id, pg_catalog.count(*) AS n FROM unnest(v_objects) AS o (id) GROUP BY o.id) AS g;
     END IF;
-    SELECT p.o_counted, p.o_projects, p.o_delisted, p.o_missing, p.o_projects_missing
-    INTO o_counted, o_projects, o_delisted, o_missing, o_projects_missing
+    SELECT p.o_counted, p.o_projects, p.o_delisted, p.o_missing, p.o_projects_missing, p.o_delisted_projects
+    INTO o_counted, o_projects, o_delisted, o_missing, o_projects_missing, o_delisted_projects
     FROM vitrina.add_popularity(v_counted, v_counts) AS p;
 
     -- The rows went in as guessed; those whose card was otherwise, or is not there, are put right. IS TRUE keeps IN from becoming a
@@ -399,5 +412,5 @@ DROP FUNCTION vitrina.apply_views(bigint, integer[], boolean[], bigint[], smalli
 DROP FUNCTION vitrina.add_popularity(uuid[], bigint[]);
 DROP FUNCTION vitrina.ensure_lanes(bigint[], boolean[], integer[], text[]);
 DROP FUNCTION vitrina.enter_ledger(boolean);
-DROP TABLE vitrina.views_ledger, vitrina.late_views, vitrina.views, vitrina.horizons;
+DROP TABLE vitrina.views_ledger, vitrina.moved_views, vitrina.late_views, vitrina.views, vitrina.horizons;
 DROP TYPE vitrina.view_state;

@@ -29,6 +29,7 @@ DECLARE
     v_counted uuid[];
     v_projects uuid[];
     v_delisted uuid[];
+    v_delisted_projects uuid[];
     v_projects_missing uuid[];
 BEGIN
     PERFORM vitrina.require_epoch('popularity', p_epoch);
@@ -49,7 +50,8 @@ BEGIN
 
     SELECT pg_catalog.array_agg(g.id ORDER BY g.id), pg_catalog.array_agg(g.n ORDER BY g.id) INTO v_distinct, v_counts
     FROM (SELECT o.id, pg_catalog.count(*) AS n FROM unnest(v_objects) AS o (id) GROUP BY o.id) AS g;
-    SELECT p.o_counted, p.o_projects, p.o_delisted, p.o_projects_missing INTO v_counted, v_projects, v_delisted, v_projects_missing
+    SELECT p.o_counted, p.o_projects, p.o_delisted, p.o_delisted_projects, p.o_projects_missing
+    INTO v_counted, v_projects, v_delisted, v_delisted_projects, v_projects_missing
     FROM vitrina.add_popularity(v_distinct, v_counts) AS p;
 
     RETURN QUERY
@@ -76,7 +78,7 @@ BEGIN
             reason = CASE WHEN j.state = 'dead' THEN pg_catalog.format('view %s: property object %s has no card after %s tries in %s',
                 j.id, j.object_id, j.attempts + 1, pg_catalog.date_trunc('second', v_now - l.since)) END
         FROM judged AS j WHERE l.view_id = j.id AND j.state IN ('pending', 'dead'))
-    SELECT j.id, j.object_id, j.project_id, j.state, j.attempts, coalesce(j.project_id = ANY (v_projects_missing), false),
+    SELECT j.id, j.object_id, coalesce(j.project_id, v_delisted_projects[pg_catalog.array_position(v_delisted, j.object_id)]), j.state, j.attempts, coalesce(j.project_id = ANY (v_projects_missing), false),
         j.view_source, j.duration_seconds
     FROM judged AS j;
 END
@@ -106,7 +108,8 @@ $$;
 -- when the lease is over, so a crash repeats a letter and never loses one.
 -- +goose StatementBegin
 CREATE FUNCTION vitrina.claim_letters(p_epoch bigint, p_limit integer, p_lease interval)
-RETURNS TABLE (view_id uuid, generation integer, tries integer, code text, reason text, record bytea)
+RETURNS TABLE (view_id uuid, generation integer, tries integer, code text, reason text, record bytea,
+    object_id uuid, view_source text, duration_seconds bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 BEGIN
@@ -117,7 +120,8 @@ BEGIN
         WHERE l.letter_due <= pg_catalog.now() ORDER BY l.letter_due, l.view_id LIMIT p_limit FOR UPDATE SKIP LOCKED)
     UPDATE vitrina.late_views AS l SET letter_due = pg_catalog.now() + p_lease
     FROM due WHERE l.view_id = due.view_id
-    RETURNING l.view_id, l.generation, l.attempts + 1, l.code, l.reason, l.record;
+    RETURNING l.view_id, l.generation, l.attempts + 1, l.code, l.reason, l.record,
+        (SELECT v.object_id FROM vitrina.views AS v WHERE v.view_id = l.view_id), l.view_source, l.duration_seconds;
 END
 $$;
 -- +goose StatementEnd
