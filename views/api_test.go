@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
@@ -316,6 +317,10 @@ func TestNothingThere(t *testing.T) {
 	require.Equal(t, "nowhere", p.Pipelines[0].State)
 	require.NotEmpty(t, p.Pipelines[0].Problems)
 	require.Equal(t, http.StatusServiceUnavailable, i.ready())
+	doc, err := openapi3.NewLoader().LoadFromData(i.get("/api/v1/openapi.json").body)
+	require.NoError(t, err)
+	require.NoError(t, doc.Validate(t.Context(), openapi3.IsOpenAPI31OrLater()))
+	require.NotNil(t, doc.Paths.Value("/api/v1/openapi.json"))
 }
 
 // TestTheFlagIsOffAndNothingEverRan: an instance whose promotion consumer is switched off is ready (D35).

@@ -2,9 +2,10 @@ package views
 
 import (
 	_ "embed"
+	"encoding/json"
 	"fmt"
 
-	"github.com/goccy/go-yaml"
+	"go.yaml.in/yaml/v3"
 )
 
 //go:embed openapi.yaml
@@ -12,9 +13,13 @@ var openapiYAML []byte
 
 // document is the OpenAPI document as JSON.
 func document() ([]byte, error) {
-	doc, err := yaml.YAMLToJSON(openapiYAML)
-	if err != nil {
+	var doc map[string]any
+	if err := yaml.Unmarshal(openapiYAML, &doc); err != nil {
 		return nil, fmt.Errorf("read the embedded OpenAPI document: %w", err)
 	}
-	return doc, nil
+	out, err := json.Marshal(doc)
+	if err != nil {
+		return nil, fmt.Errorf("write the embedded OpenAPI document as JSON: %w", err)
+	}
+	return out, nil
 }

@@ -74,16 +74,6 @@ func badRequest(format string, args ...any) error {
 	return &requestError{reason: fmt.Sprintf(format, args...)}
 }
 
-// maxShown bounds what a refusal repeats of the request.
-const maxShown = 60
-
-func shown(text string) string {
-	if len(text) > maxShown {
-		return strings.ToValidUTF8(text[:maxShown], "") + "…"
-	}
-	return text
-}
-
 // guid reads an id of the path: 8-4-4-4-12 hexadecimal digits of any case, with or without braces (D18).
 func guid(r *http.Request) (uuid.UUID, error) {
 	text := r.PathValue("id")
@@ -96,13 +86,13 @@ func guid(r *http.Request) (uuid.UUID, error) {
 			return id, nil
 		}
 	}
-	return uuid.Nil, badRequest("%q is no id: write 8-4-4-4-12 hexadecimal digits, as in 0197c0de-7f00-7a51-9c1e-2f6f5d1b8a01", shown(text))
+	return uuid.Nil, badRequest("%q is no id: write 8-4-4-4-12 hexadecimal digits, as in 0197c0de-7f00-7a51-9c1e-2f6f5d1b8a01", httpserver.Shown(text))
 }
 
 func target(r *http.Request) (codecs.Target, error) {
 	kind := codecs.TargetKind(r.PathValue("kind"))
 	if kind != codecs.KindProject && kind != codecs.KindPropertyObject {
-		return codecs.Target{}, badRequest("%q is no kind: it is Project or PropertyObject", shown(string(kind)))
+		return codecs.Target{}, badRequest("%q is no kind: it is Project or PropertyObject", httpserver.Shown(string(kind)))
 	}
 	id, err := guid(r)
 	return codecs.Target{Kind: kind, ID: id}, err
@@ -117,7 +107,7 @@ func priceQuery(r *http.Request) (pricehistory.Query, error) {
 	values := r.URL.Query()
 	if values.Has("step") {
 		if q.Step, err = pricehistory.ParseStep(values.Get("step")); err != nil {
-			return q, badRequest("step is %q; it must be day, month or year", shown(values.Get("step")))
+			return q, badRequest("step is %q; it must be day, month or year", httpserver.Shown(values.Get("step")))
 		}
 	}
 	if q.From, err = instant(values.Get("from"), "from"); err != nil {
@@ -127,7 +117,7 @@ func priceQuery(r *http.Request) (pricehistory.Query, error) {
 		return q, err
 	}
 	if !q.From.IsZero() && !q.To.IsZero() && q.From.After(q.To) {
-		return q, badRequest("from (%s) lies after to (%s)", shown(values.Get("from")), shown(values.Get("to")))
+		return q, badRequest("from (%s) lies after to (%s)", httpserver.Shown(values.Get("from")), httpserver.Shown(values.Get("to")))
 	}
 	return q, nil
 }
@@ -139,10 +129,10 @@ func instant(text, name string) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil && strings.Contains(text, " ") {
-		return t, badRequest("%s is %q: write + as %%2B in a query, or use UTC, as in 2026-11-30T00:00:00Z", name, shown(text))
+		return t, badRequest("%s is %q: write + as %%2B in a query, or use UTC, as in 2026-11-30T00:00:00Z", name, httpserver.Shown(text))
 	}
 	if err != nil {
-		return t, badRequest("%s is %q: write an RFC 3339 time, as in 2026-11-30T00:00:00Z", name, shown(text))
+		return t, badRequest("%s is %q: write an RFC 3339 time, as in 2026-11-30T00:00:00Z", name, httpserver.Shown(text))
 	}
 	return t, nil
 }

@@ -108,8 +108,7 @@ func New(o Options) (*Service, error) {
 	for _, c := range config.Consumers() {
 		s.samplers[c.Role] = newSampler(c, o.Admin, o.Clock)
 	}
-	s.promotion, _ = config.ConsumerOf(config.RolePromotion)
-	s.popularity, _ = config.ConsumerOf(config.RolePopularity)
+	s.promotion, s.popularity = config.PromotionConsumer(), config.PopularityConsumer()
 	s.purchases = s.newTable(s.promotion, o.Config.Promotion.Hasher, o)
 	if o.Config.Views.Marks {
 		s.marks = s.newTable(s.popularity, o.Config.Popularity.Hasher, o)

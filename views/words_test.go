@@ -81,7 +81,7 @@ func TestOutagesInWords(t *testing.T) {
 func TestMarksInFlight(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	s := &Service{clock: func() time.Time { return now }}
-	s.popularity, _ = config.ConsumerOf(config.RolePopularity)
+	s.popularity = config.PopularityConsumer()
 	topic := stream.TopicID{0, 0, 0, 7}
 	s.health.topics = map[string]stream.Topic{s.popularity.Topic: {ID: topic}}
 	ledger := postgres.Ledger{Horizons: []postgres.Horizon{

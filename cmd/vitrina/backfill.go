@@ -63,25 +63,38 @@ func (c backfillPriceCmd) Run(a *app) (err error) {
 		return errors.New("clickhouse.dsn cannot be read") // the driver's error may quote the password
 	}
 	slices.Sort(address.Addr)
-	shown := time.Now()
 	reports, err := backfill.Run(a.ctx, backfill.Config{
 		StateDir: cfg.State.Dir, Target: strings.Join(address.Addr, ",") + " " + conn.Table(), BatchRows: c.BatchRows, Backoff: cfg.Backoff.Config(),
-		Clock: time.Now, DryRun: c.DryRun, Again: c.Again,
-		Progress: func(p backfill.Progress) {
-			now := time.Now()
-			if p.WaitingOn == "" && now.Sub(shown) < time.Second {
-				return
-			}
-			shown = now
-			line := fmt.Sprintf("%s: %d%%, %d rows, %d written, %d rejected", p.File, 100*p.Bytes/max(p.Size, 1), p.Rows, p.Written, p.Rejected)
-			if p.WaitingOn != "" {
-				line += ", waits: " + a.redact.Text(p.WaitingOn)
-			}
-			_, _ = fmt.Fprintln(a.stderr, line) // progress is worth no failure
-		},
+		Clock: time.Now, DryRun: c.DryRun, Again: c.Again, Progress: a.showBackfill(),
 	}, clickhouse.NewInserter(conn), logger, c.Files...)
+	if printErr := a.printBackfill(reports); printErr != nil {
+		return errors.Join(err, printErr)
+	}
+	if err == nil && slices.ContainsFunc(reports, func(r backfill.FileReport) bool { return r.Rejected > 0 }) {
+		return errFound
+	}
+	return err
+}
+
+// showBackfill writes a line of progress a second, and each wait.
+func (a *app) showBackfill() func(backfill.Progress) {
+	shown := time.Now()
+	return func(p backfill.Progress) {
+		now := time.Now()
+		if p.WaitingOn == "" && now.Sub(shown) < time.Second {
+			return
+		}
+		shown = now
+		line := fmt.Sprintf("%s: %d%%, %d rows, %d written, %d rejected", p.File, 100*p.Bytes/max(p.Size, 1), p.Rows, p.Written, p.Rejected)
+		if p.WaitingOn != "" {
+			line += ", waits: " + a.redact.Text(p.WaitingOn)
+		}
+		_, _ = fmt.Fprintln(a.stderr, line) // progress is worth no failure
+	}
+}
+
+func (a *app) printBackfill(reports []backfill.FileReport) error {
 	rows := make([][]string, 0, len(reports))
-	rejected := false
 	for _, r := range reports {
 		note := r.RejectedReport
 		if r.AlreadyDone {
@@ -91,16 +104,9 @@ func (c backfillPriceCmd) Run(a *app) (err error) {
 			note = strings.TrimSpace(note + " ignored columns: " + strings.Join(r.IgnoredColumns, ", "))
 		}
 		rows = append(rows, []string{r.File, strconv.FormatInt(r.Rows, 10), strconv.FormatInt(r.Written, 10), strconv.FormatInt(r.Rejected, 10), r.Took.Round(time.Millisecond).String(), note})
-		rejected = rejected || r.Rejected > 0
 	}
 	if reports == nil {
 		reports = []backfill.FileReport{}
 	}
-	if printErr := a.print(reports, []string{"FILE", "ROWS", "WRITTEN", "REJECTED", "TOOK", "REJECTED ROWS IN"}, rows); printErr != nil {
-		return errors.Join(err, printErr)
-	}
-	if err == nil && rejected {
-		return errFound
-	}
-	return err
+	return a.print(reports, []string{"FILE", "ROWS", "WRITTEN", "REJECTED", "TOOK", "REJECTED ROWS IN"}, rows)
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	vitrina "github.com/pin-marketplace/vitrina/internal/app"
+	"github.com/pin-marketplace/vitrina/internal/backoff"
 	"github.com/pin-marketplace/vitrina/internal/config"
 	"github.com/pin-marketplace/vitrina/internal/ops/rebuild"
 	"github.com/pin-marketplace/vitrina/internal/stream"
@@ -101,7 +102,7 @@ func (o *operator) follow(ctx context.Context, id uuid.UUID, w io.Writer) (op po
 			if _, err := o.runner.RunOne(working, id); err != nil && working.Err() == nil {
 				_, _ = fmt.Fprintf(w, "%s (tried again)\n", err)
 			}
-			pause(working, 2*time.Second)
+			backoff.Sleep(working, 2*time.Second)
 		}
 		return nil
 	})
@@ -122,7 +123,7 @@ func (o *operator) watch(ctx context.Context, id uuid.UUID, w io.Writer) (postgr
 			if failures++; failures > 60 {
 				return op, err
 			}
-			pause(ctx, time.Second)
+			backoff.Sleep(ctx, time.Second)
 			continue
 		case !op.Active():
 			return op, nil
@@ -132,7 +133,7 @@ func (o *operator) watch(ctx context.Context, id uuid.UUID, w io.Writer) (postgr
 			last = line
 			_, _ = fmt.Fprintln(w, line) // progress that nobody reads is no failure
 		}
-		pause(ctx, time.Second)
+		backoff.Sleep(ctx, time.Second)
 	}
 }
 
@@ -155,13 +156,4 @@ func (a *app) printOperation(op postgres.Operation) error {
 	}
 	return a.print(s, []string{"OPERATION", "KIND", "PROJECTION", "FROM", "STATE", "STEP", "RESULT"},
 		[][]string{{s.ID.String(), s.Kind, s.Projection, s.Source, s.State, s.Progress.Step, s.Progress.Message + fault}})
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

@@ -82,7 +82,7 @@ func newBookEnv(t *testing.T) *bookEnv {
 		"VITRINA_STATE_DIR=" + t.TempDir(), "VITRINA_HTTP_ADDR=127.0.0.1:0", "VITRINA_ADMIN_TOKEN=t0ken", "VITRINA_BACKOFF_MIN=50ms", "VITRINA_BACKOFF_MAX=500ms",
 		"VITRINA_PRICE_BATCH_INTERVAL=50ms",
 	}}
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	for _, c := range config.Consumers() {
@@ -100,13 +100,11 @@ func newBookEnv(t *testing.T) *bookEnv {
 	letter := func(consumer int, code codecs.Code, value string) {
 		c := config.Consumers()[consumer]
 		r := deadletter.Encode(c.DLQ, deadletter.Letter{Record: &record.Record{ID: record.ID{Topic: c.Topic}, Key: []byte(bookID), Value: []byte(value)}, Code: code, Reason: "r"}, time.Now())
-		r.Partition = 0
 		require.NoError(t, client.ProduceSync(t.Context(), r).FirstErr())
 	}
-	for range 20 { // whichever partition they land in, 0@0 exists
-		letter(1, codecs.CodePropertyObjectNotFound, strings.ReplaceAll(bookView, "VIEW", uuid.NewString()))
-		letter(2, codecs.CodeInvalidField, `{}`)
-	}
+	// 0@0 of each topic, which the books name.
+	letter(1, codecs.CodePropertyObjectNotFound, strings.ReplaceAll(bookView, "VIEW", uuid.NewString()))
+	letter(2, codecs.CodeInvalidField, `{}`)
 	b.start(t)
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.WriteFile("prices.jsonl", []byte(bookPrice+"\n"), 0o600))

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -165,12 +164,7 @@ func (a *App) viewWorkers(epoch int64, letters postgres.Letters, hooks postgres.
 	}
 	prune, err := postgres.NewPruner(a.pool, postgres.PruneConfig{
 		Epoch: epoch, Window: a.cfg.Popularity.LedgerWindow, Interval: a.cfg.Popularity.PruneInterval, Backoff: a.cfg.Backoff.Config(),
-	}, viewProgress{admin: a.admin}, func(r postgres.PruneReport) {
-		if r.Rows > 0 {
-			a.deps.Logger.Info("old rows of the ledger were deleted", slog.String("event", "ledger-pruned"),
-				slog.Int64("rows", r.Rows), slog.Time("before", r.Before), slog.Duration("took", r.Took))
-		}
-	}, a.deps.Logger, a.deps.Clock)
+	}, viewProgress{admin: a.admin}, a.deps.Logger, a.deps.Clock)
 	if err != nil {
 		return nil, err
 	}

@@ -70,3 +70,13 @@ func (b *Backoff) Wait(ctx context.Context) error {
 		return nil
 	}
 }
+
+// Sleep waits for d, or until ctx ends: between two looks at what only has to come about.
+func Sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

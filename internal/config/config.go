@@ -99,7 +99,7 @@ type ClickHouse struct {
 
 // State is what an instance keeps on its own disk.
 type State struct {
-	Dir        string `key:"dir" default:".state" desc:"Directory of the local stores. Losing it costs a recovery from Kafka, nothing else; it must not be shared between instances."`
+	Dir        string `key:"dir" default:".state" desc:"Directory of the local stores. Losing it costs a recovery from Kafka; beside them vitrina backfill keeps its checkpoints and reports of rejected rows here (without them a repeated run loads everything again, which collapses). It must not be shared between instances."`
 	HotStandby bool   `key:"hot_standby" default:"false" desc:"Keep a second copy of the tables of partitions that other instances own: a failover then need not recover them first, at the price of disk and traffic."`
 }
 
@@ -125,7 +125,7 @@ type Backoff struct {
 
 // Runtime is how an instance watches and stops itself.
 type Runtime struct {
-	StallTimeout    time.Duration `key:"stall_timeout" default:"5m" desc:"A partition that commits nothing for so long although its lag grows makes the instance unready."`
+	StallTimeout    time.Duration `key:"stall_timeout" default:"5m" desc:"Without progress for so long a partition makes its role, and so the instance, unready: its oldest record waits unfinished, or nothing is delivered although the broker has records; the latter also builds a new processor."`
 	ShutdownTimeout time.Duration `key:"shutdown_timeout" default:"15s" desc:"Within this time after SIGTERM the program has ended."`
 	DrainTimeout    time.Duration `key:"drain_timeout" default:"5s" desc:"The part of it in which sinks may still finish what they hold."`
 	LagInterval     time.Duration `key:"lag_interval" default:"5s" desc:"How often the groups' lag is asked of the broker."`

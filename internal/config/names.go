@@ -31,14 +31,25 @@ type Consumer struct{ Role, Group, Topic, DLQ string }
 
 // Consumers lists the three consumers in the order of the specification's documents.
 func Consumers() []Consumer {
-	return []Consumer{
-		{RolePromotion, GroupPromotion, TopicPurchaseChanged, TopicPromotionDLQ},
-		{RolePopularity, GroupPopularity, TopicViewEnded, TopicPopularityDLQ},
-		{RolePrice, GroupPrice, TopicPriceChanged, TopicPriceDLQ},
-	}
+	return []Consumer{PromotionConsumer(), PopularityConsumer(), PriceConsumer()}
 }
 
-// ConsumerOf returns the consumer of a role that has one.
+// PromotionConsumer is the consumer of role promotion.
+func PromotionConsumer() Consumer {
+	return Consumer{RolePromotion, GroupPromotion, TopicPurchaseChanged, TopicPromotionDLQ}
+}
+
+// PopularityConsumer is the consumer of role popularity.
+func PopularityConsumer() Consumer {
+	return Consumer{RolePopularity, GroupPopularity, TopicViewEnded, TopicPopularityDLQ}
+}
+
+// PriceConsumer is the consumer of role price.
+func PriceConsumer() Consumer {
+	return Consumer{RolePrice, GroupPrice, TopicPriceChanged, TopicPriceDLQ}
+}
+
+// ConsumerOf returns the consumer of a role that somebody wrote, if it has one.
 func ConsumerOf(role string) (Consumer, bool) {
 	for _, c := range Consumers() {
 		if c.Role == role {

@@ -2,7 +2,6 @@ package generate
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -185,6 +184,3 @@ func spoil(s source, d draft, kind Malformed) draft {
 	kind.make(&d)
 	return d
 }
-
-// String describes a fault for a person.
-func (m Malformed) String() string { return fmt.Sprintf("%s (%s)", m.Name, m.Code) }

@@ -60,7 +60,6 @@ type Server struct {
 	http     *http.Server
 	listener net.Listener
 	addr     string
-	stopping chan struct{}
 }
 
 // Limits that need no setting: they only keep a stuck client from holding a connection.
@@ -75,7 +74,7 @@ func New(o Options) *Server {
 	s := &Server{
 		logger: o.Logger, events: o.Events, clock: o.Clock, readiness: o.Readiness, adminToken: o.HTTP.AdminToken,
 		maxBody: int64(o.HTTP.MaxBodyBytes), requestTimeout: o.HTTP.RequestTimeout, shutdown: o.ShutdownTimeout,
-		addr: o.HTTP.Addr, stopping: make(chan struct{}),
+		addr: o.HTTP.Addr,
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", s.healthz)
@@ -101,15 +100,11 @@ func New(o Options) *Server {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(o.Logger.With(slog.String(telemetry.EventKey, "http-server")).Handler(), slog.LevelWarn),
 	}
-	s.http.RegisterOnShutdown(func() { close(s.stopping) })
 	return s
 }
 
 // Handler is the server's handler, for tests that need no connection.
 func (s *Server) Handler() http.Handler { return s.http.Handler }
-
-// Stopping is closed when the server begins to stop: handlers that stream end then.
-func (s *Server) Stopping() <-chan struct{} { return s.stopping }
 
 // Listen opens the address, so that a port that is taken is found before anything else starts.
 func (s *Server) Listen(ctx context.Context) error {

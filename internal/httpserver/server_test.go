@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -209,7 +210,10 @@ func TestRunStopsGracefully(t *testing.T) {
 	}()
 	<-started
 	cancel()
-	<-s.Stopping()
+	require.Eventually(t, func() bool { // stopping: nobody new comes in
+		conn, err := net.Dial("tcp", s.Addr())
+		return err != nil || conn.Close() != nil
+	}, 20*time.Second, time.Millisecond)
 	close(release)
 	require.Equal(t, "finished", <-answer)
 	require.NoError(t, <-done)

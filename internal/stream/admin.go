@@ -15,6 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/pin-marketplace/vitrina/internal/record"
 )
 
 // TopicID is Kafka's id of a topic: a topic that is deleted and created again gets another one.
@@ -263,4 +265,13 @@ func atLeast(got, want string) bool {
 	g, err1 := strconv.ParseInt(got, 10, 64)
 	w, err2 := strconv.ParseInt(want, 10, 64)
 	return err1 == nil && err2 == nil && g >= w
+}
+
+// Record is a record as franz-go read it, for whoever reads a topic beside the processors.
+func Record(rec *kgo.Record) *record.Record {
+	out := &record.Record{ID: record.ID{Topic: rec.Topic, Partition: rec.Partition, Offset: rec.Offset}, Key: rec.Key, Value: rec.Value, Timestamp: rec.Timestamp}
+	for _, h := range rec.Headers {
+		out.Headers = append(out.Headers, record.Header(h))
+	}
+	return out
 }

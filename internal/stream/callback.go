@@ -32,9 +32,6 @@ func (s *Spec) graph(g *guard.Guard, topics runTopics) *goka.GroupGraph {
 	if s.Stateful() {
 		edges = append(edges, goka.Persist(s.TableCodec))
 	}
-	for _, topic := range s.Outputs {
-		edges = append(edges, goka.Output(goka.Stream(topic), codecs.Bytes{}))
-	}
 	return goka.DefineGroup(goka.Group(s.Group), edges...)
 }
 
@@ -58,7 +55,8 @@ type callbackContext struct {
 	deferred    bool
 }
 
-// DeferCommit returns a function that finishes the record with nil and abandons it with an error. Goka's own function would
+// DeferCommit returns a function that finishes the record with nil and abandons it with an error: it comes again, in the next session, and while
+// the session goes on that restarts the processor, with its backoff. Goka's own function would
 // stop the processor on an error, which is one restart with backoff more at every end of a session.
 func (c *callbackContext) DeferCommit() func(error) {
 	c.deferred = true
@@ -74,4 +72,3 @@ func (c *callbackContext) DeferCommit() func(error) {
 
 func (c *callbackContext) Incarnation() uint32   { return c.incarnation }
 func (c *callbackContext) Home(key []byte) int32 { return c.hasher.Partition(key, c.partitions) }
-func (c *callbackContext) Abandon()              { c.guard.AbandonDelivery(c.rec) }

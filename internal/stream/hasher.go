@@ -5,7 +5,6 @@ import (
 	"hash"
 	"hash/crc32"
 	"hash/fnv"
-	"strings"
 )
 
 // Hasher names the way a producer chooses the partition of a key. A table write goes to the partition of its key's hash, not
@@ -60,11 +59,6 @@ func (h Hasher) New(n int32) (func() hash.Hash32, error) {
 		return nil, fmt.Errorf("hasher %s: a topic of %d partitions", h, n)
 	}
 	return func() hash.Hash32 { return &partitionHash{hasher: h, n: n} }, nil
-}
-
-// NewHasher is New for a name.
-func NewHasher(name string, partitions int32) (func() hash.Hash32, error) {
-	return Hasher(strings.TrimSpace(name)).New(partitions)
 }
 
 // PartitionOf is Hasher.Partition for a name.

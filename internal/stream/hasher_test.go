@@ -50,7 +50,7 @@ func TestHashersAgree(t *testing.T) {
 			want := h.Partition(key, n)
 			require.True(t, want >= 0 && want < n)
 			require.Equal(t, want, PartitionOf(string(h), key, n))
-			build, err := NewHasher(string(h), n)
+			build, err := h.New(n)
 			require.NoError(t, err)
 			msg := &sarama.ProducerMessage{Key: sarama.ByteEncoder(key)}
 			goka := sarama.NewCustomHashPartitioner(build)("t")
@@ -104,9 +104,9 @@ func TestParseHasher(t *testing.T) {
 	}
 	_, err := ParseHasher("md5")
 	require.ErrorContains(t, err, "crc32, murmur2, fnv1a")
-	_, err = NewHasher("md5", 3)
+	_, err = Hasher("md5").New(3)
 	require.Error(t, err)
-	_, err = NewHasher("crc32", 0)
+	_, err = CRC32.New(0)
 	require.ErrorContains(t, err, "0 partitions")
 	require.Equal(t, int32(-1), PartitionOf("md5", nil, 3))
 	require.Equal(t, int32(-1), PartitionOf("crc32", nil, 0))

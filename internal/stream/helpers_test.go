@@ -136,9 +136,7 @@ func (e *env) start(spec Spec, opts Options) *running {
 }
 
 func (r *running) waitReady() {
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
-	defer cancel()
-	require.NoError(r.t, r.WaitReady(ctx), "state: %+v", r.State())
+	eventually(r.t, func() bool { return r.State().Ready() }, func() string { return fmt.Sprintf("state: %+v", r.State()) })
 }
 
 // waitState waits for a phase and a reason that contains the text.

@@ -90,37 +90,50 @@ func (r *Runtime) stalls(ctx context.Context, run *run, positions map[string][]P
 	var stalls []Stall
 	for _, p := range run.guard.Status() {
 		id := record.ID{Topic: p.Topic, Partition: p.Partition}
-		list := positions[p.Topic]
-		if int(p.Partition) >= len(list) {
+		if int(p.Partition) >= len(positions[p.Topic]) {
 			continue
 		}
 		w := seen[id]
 		if w.run != run || w.delivered != p.Delivered || p.Window > 0 {
 			w = watched{run: run, delivered: p.Delivered, since: now}
 		}
-		at := list[p.Partition]
-		next := max(at.Start, at.Committed, p.LastDelivered+1, w.vain)
 		switch {
 		case p.Window > 0 && now.Sub(p.Since) >= r.opts.Timing.Stall:
 			stalls = append(stalls, Stall{Topic: p.Topic, Partition: p.Partition, Since: p.Since, Reason: waiting(p, now)})
-		case p.Window == 0 && at.End > next && now.Sub(w.since) >= r.opts.Timing.Stall:
-			more, err := r.opts.Admin.Deliverable(ctx, p.Topic, p.Partition, next, at.End)
-			if err != nil { // nobody can read it now: look again later
-				w.since = now
-				break
+		case p.Window == 0 && now.Sub(w.since) >= r.opts.Timing.Stall:
+			if reason := r.silent(ctx, p, positions[p.Topic][p.Partition], &w, now); reason != "" {
+				stalls = append(stalls, Stall{Topic: p.Topic, Partition: p.Partition, Since: w.since, Reason: reason})
+				run.failed(errors.New(reason))
 			}
-			if !more { // only a transaction's marker
-				w.vain, w.since = at.End, now
-				break
-			}
-			reason := fmt.Sprintf("nothing is delivered from %s/%d since %s although records lie between %d and %d",
-				p.Topic, p.Partition, w.since.UTC().Format(time.RFC3339), next, at.End)
-			stalls = append(stalls, Stall{Topic: p.Topic, Partition: p.Partition, Since: w.since, Reason: reason})
-			run.failed(errors.New(reason))
 		}
 		seen[id] = w
 	}
-	before, _ := r.board.get()
+	r.showStalls(ctx, now, stalls)
+}
+
+// silent says why a partition that delivers nothing should: the broker has records for it that anybody could read. Otherwise it notes in w
+// when to look again.
+func (r *Runtime) silent(ctx context.Context, p guard.Partition, at Positions, w *watched, now time.Time) string {
+	next := max(at.Start, at.Committed, p.LastDelivered+1, w.vain)
+	if at.End <= next {
+		return ""
+	}
+	more, err := r.opts.Admin.Deliverable(ctx, p.Topic, p.Partition, next, at.End)
+	switch {
+	case err != nil: // nobody can read it now
+		w.since = now
+		return ""
+	case !more: // only a transaction's marker
+		w.vain, w.since = at.End, now
+		return ""
+	}
+	return fmt.Sprintf("nothing is delivered from %s/%d since %s although records lie between %d and %d",
+		p.Topic, p.Partition, w.since.UTC().Format(time.RFC3339), next, at.End)
+}
+
+// showStalls logs what has changed and puts it on the board.
+func (r *Runtime) showStalls(ctx context.Context, now time.Time, stalls []Stall) {
+	before := r.board.get()
 	for _, s := range stalls {
 		if !stalled(before.Stalls, s) {
 			r.log.LogAttrs(ctx, slog.LevelError, "a partition does not progress", slog.String("event", "partition-stalled"),

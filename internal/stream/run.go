@@ -67,22 +67,15 @@ func (r *Runtime) runOnce(ctx context.Context, dir *stateDir) (healthy bool, err
 
 // await returns when the processor has ended, or must end: ended says which, reason why it must.
 func (r *Runtime) await(ctx context.Context, run *run, done <-chan error) (reason error, ended bool, err error) {
-	for {
-		held, changed := r.board.held()
-		if held != "" {
-			return nil, false, nil
-		}
-		select {
-		case err := <-done:
-			return nil, true, err
-		case <-ctx.Done():
-			return nil, false, nil
-		case id := <-run.guard.Abandoned():
-			return fmt.Errorf("record %s was given up and must come again", id), false, nil
-		case err := <-run.fail:
-			return err, false, nil
-		case <-changed:
-		}
+	select {
+	case err := <-done:
+		return nil, true, err
+	case <-ctx.Done():
+		return nil, false, nil
+	case id := <-run.guard.Abandoned():
+		return fmt.Errorf("record %s was given up and must come again", id), false, nil
+	case err := <-run.fail:
+		return err, false, nil
 	}
 }
 

@@ -108,9 +108,6 @@ func New(spec Spec, opts Options) (*Runtime, error) {
 	}, nil
 }
 
-// Spec returns the description of the consumer.
-func (r *Runtime) Spec() Spec { return r.spec }
-
 // Run runs the consumer until ctx ends, and then waits for at most Timing.Stop. It returns nil after a clean end,
 // ErrStopTimeout when a callback or the broker held it up, and another error only when it could not start at all: the state
 // directory is in use.
@@ -144,17 +141,12 @@ func (r *Runtime) Run(ctx context.Context) (err error) {
 func (r *Runtime) loop(ctx context.Context, dir *stateDir) error {
 	wait := backoff.New(r.opts.Backoff)
 	for ctx.Err() == nil {
-		if reason, changed := r.board.held(); reason != "" {
-			r.pause(ctx, reason, changed)
-			wait.Reset()
-			continue
-		}
 		healthy, err := r.runOnce(ctx, dir)
 		if errors.Is(err, ErrStopTimeout) {
 			return err
 		}
-		if reason, _ := r.board.held(); ctx.Err() != nil || reason != "" {
-			continue
+		if ctx.Err() != nil {
+			continue // and the loop ends
 		}
 		if healthy {
 			wait.Reset()
@@ -165,24 +157,6 @@ func (r *Runtime) loop(ctx context.Context, dir *stateDir) error {
 		r.backoff(ctx, wait, err)
 	}
 	return nil
-}
-
-// pause waits until something about the holds changes.
-func (r *Runtime) pause(ctx context.Context, reason string, changed <-chan struct{}) {
-	if s, _ := r.board.get(); s.Phase != PhasePaused || s.Reason != reason {
-		if s.Phase != PhasePaused {
-			r.log.LogAttrs(ctx, slog.LevelInfo, "the consumer has left its group", slog.String("event", "consumer-paused"), slog.String("reason", reason))
-		}
-		r.board.phase(r.clock(), PhasePaused, reason)
-		return // the board has changed with that: look again
-	}
-	select {
-	case <-ctx.Done():
-	case <-changed:
-	}
-	if reason, _ := r.board.held(); reason == "" && ctx.Err() == nil {
-		r.log.LogAttrs(ctx, slog.LevelInfo, "the consumer returns to its group", slog.String("event", "consumer-resumed"))
-	}
 }
 
 // backoff waits before the next processor.
@@ -197,59 +171,15 @@ func (r *Runtime) backoff(ctx context.Context, wait *backoff.Backoff, cause erro
 	})
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
-	for {
-		reason, changed := r.board.held()
-		if reason != "" {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			return
-		case <-changed:
-		}
-	}
-}
-
-// Pause makes the consumer leave its group and stay away until Resume is called with the same reason. Several reasons may
-// hold it at once: a rebuild, the feature flag. It returns at once; WaitPaused waits.
-func (r *Runtime) Pause(reason string) { r.board.hold(reason) }
-
-// Leave is Pause.
-func (r *Runtime) Leave(reason string) { r.Pause(reason) }
-
-// Resume ends one reason of Pause; the consumer returns when none is left.
-func (r *Runtime) Resume(reason string) { r.board.release(reason) }
-
-// WaitPaused returns nil when the consumer is not a member of its group any more, or ctx's error.
-func (r *Runtime) WaitPaused(ctx context.Context) error {
-	return r.waitFor(ctx, func(s State) bool { return s.Phase == PhasePaused || s.Phase == PhaseStopped })
-}
-
-// WaitReady returns nil when the consumer is running and recovered, or ctx's error.
-func (r *Runtime) WaitReady(ctx context.Context) error { return r.waitFor(ctx, State.Ready) }
-
-func (r *Runtime) waitFor(ctx context.Context, reached func(State) bool) error {
-	tick := time.NewTicker(50 * time.Millisecond) // Goka's own states wake nobody
-	defer tick.Stop()
-	for {
-		_, changed := r.board.get()
-		if reached(r.State()) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-changed:
-		case <-tick.C:
-		}
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 }
 
 // State returns what the consumer is doing. While it recovers, it asks Goka for the progress of each partition.
 func (r *Runtime) State() State {
-	s, _ := r.board.get()
+	s := r.board.get()
 	s.Owned = r.Owned()
 	// Goka's own state, not the board's copy of it, which is a moment old.
 	if run := r.run.Load(); run != nil && (s.Phase == PhaseStarting || s.Phase == PhaseRecovering || s.Phase == PhaseRunning) {

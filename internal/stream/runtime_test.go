@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand"
@@ -100,17 +99,15 @@ func TestFailuresAreFollowedByANewProcessor(t *testing.T) {
 		"panic":              func(Context, *record.Record) { panic("boom") },
 		"ctx.Fail":           func(ctx Context, _ *record.Record) { ctx.Fail(errors.New("boom")) },
 		"no codec for topic": func(ctx Context, _ *record.Record) { ctx.Emit("elsewhere", "k", []byte("v")) },
-		"abandon":            func(ctx Context, _ *record.Record) { ctx.Abandon() },
 		"deferred error":     func(ctx Context, _ *record.Record) { ctx.DeferCommit()(errors.New("boom")) },
-		"emit is refused":    func(ctx Context, _ *record.Record) { ctx.Emit("out", "k", make([]byte, MaxRecordBytes+1)) },
+		"emit is refused":    func(ctx Context, _ *record.Record) { ctx.Loopback("k", make([]byte, MaxRecordBytes+1)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
 			e.topic("in", 1)
-			e.topic("out", 1)
 			var done effects
 			var failures atomic.Int32
-			spec := Spec{Name: "failing", Group: "g", Input: "in", Outputs: []string{"out"}, Callback: func(ctx Context, rec *record.Record) {
+			spec := Spec{Name: "failing", Group: "g", Input: "in", LoopCallback: func(Context, *record.Record) {}, Callback: func(ctx Context, rec *record.Record) {
 				if string(rec.Value) == "b" && failures.Add(1) <= 2 {
 					fail(ctx, rec)
 					return
@@ -148,68 +145,39 @@ func TestReturnAfterTheSessionsEndIsNoFinish(t *testing.T) {
 				}
 			}}
 			e.produce(rec("in", 0, "k", "a"))
-			r := e.start(spec, e.options())
+			opts := e.options()
+			r := e.start(spec, opts)
 			seen.wait(t, "delivered", 1)
-			r.Pause("test")
-			require.NoError(t, r.WaitPaused(t.Context()))
-			r.Resume("test")
+			require.NoError(t, r.stop())
+			e.start(spec, opts)
 			seen.wait(t, "delivered", 2)
 			e.waitDone(spec)
 		})
 	}
 }
 
-func TestPausedConsumerIsNoMember(t *testing.T) {
+func TestStoppedConsumerIsNoMember(t *testing.T) {
 	e := newEnv(t)
 	e.topic("in", 2)
-	var seen effects
-	spec := Spec{Name: "paused", Group: "g", Input: "in", Callback: func(_ Context, rec *record.Record) { seen.add(string(rec.Value)) }}
-	opts := e.options()
-	r := e.start(spec, opts)
+	r := e.start(Spec{Name: "stopped", Group: "g", Input: "in", Callback: func(Context, *record.Record) {}}, e.options())
 	r.waitReady()
 	require.Len(t, e.cluster.GroupInfo("g").Members, 1)
-	r.Pause("rebuild")
-	r.Leave("flag")
-	require.NoError(t, r.WaitPaused(t.Context()))
+	require.NoError(t, r.stop())
 	require.Empty(t, e.cluster.GroupInfo("g").Members)
-	r.waitState(PhasePaused, "flag, rebuild")
+	require.Equal(t, PhaseStopped, r.State().Phase)
 	require.Empty(t, r.Owned())
-	e.produce(rec("in", 0, "k", "a"))
-	r.Resume("rebuild")
-	eventually(t, func() bool { return r.State().Reason == "flag" }, func() string { return fmt.Sprint(r.State()) })
-	require.Empty(t, seen.all())
-	r.Resume("flag")
-	seen.wait(t, "a", 1)
-	r.waitReady()
-	require.Equal(t, 0, r.State().Restarts)
-
-	// Paused before it starts, it never joins.
-	other, err := New(spec, opts)
-	require.NoError(t, err)
-	other.Pause("flag")
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- other.Run(ctx) }()
-	require.NoError(t, other.WaitPaused(t.Context()))
-	require.Len(t, e.cluster.GroupInfo("g").Members, 1)
-	cancel()
-	require.NoError(t, <-ended)
-	require.ErrorContains(t, other.Run(t.Context()), "run before")
+	require.ErrorContains(t, r.Run(t.Context()), "run before")
 }
 
-// TestPauseEndsABackoff: a consumer that fails can be paused at once.
-func TestPauseEndsABackoff(t *testing.T) {
+// TestStopEndsABackoff: a consumer that fails can be stopped at once.
+func TestStopEndsABackoff(t *testing.T) {
 	e := newEnv(t)
 	opts := e.options()
 	opts.Backoff.Min, opts.Backoff.Max = time.Hour, time.Hour
 	r := e.start(Spec{Name: "n", Group: "g", Input: "missing", Callback: func(Context, *record.Record) {}}, opts)
 	s := r.waitState(PhaseBackoff, "topic missing does not exist")
 	require.False(t, s.NextTry.IsZero())
-	r.Pause("test")
-	require.NoError(t, r.WaitPaused(t.Context()))
-	e.topic("missing", 1)
-	r.Resume("test")
-	r.waitReady()
+	require.NoError(t, r.stop())
 }
 
 // TestStopIsBounded: neither a callback that hangs (Goka would wait for ever) nor a deferred commit that nobody releases (60 s)
@@ -355,15 +323,13 @@ func TestRestartsLeakNothing(t *testing.T) {
 	opts := e.options()
 	opts.Backoff.Min, opts.Backoff.Max = time.Millisecond, time.Millisecond
 	e.produce(rec("in", 0, "k", "a"))
-	r := e.start(spec, opts)
 	restarts := func(n int) {
+		r := e.start(spec, opts)
 		eventually(t, func() bool { return r.State().Restarts >= n }, func() string { return fmt.Sprintf("%+v", r.State()) })
-		r.Pause("count")
-		require.NoError(t, r.WaitPaused(t.Context()))
+		require.NoError(t, r.stop())
 	}
 	restarts(1)
 	before := runtime.NumGoroutine()
-	r.Resume("count")
 	restarts(8)
 	// What a closed client leaves behind ends a moment later.
 	eventually(t, func() bool { return runtime.NumGoroutine() <= before }, func() string {

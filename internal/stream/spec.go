@@ -28,9 +28,6 @@ type Context interface {
 	Incarnation() uint32
 	// Home is the partition to which state under a key belongs. A record that lies elsewhere goes through Loopback.
 	Home(key []byte) int32
-	// Abandon gives the record up: it comes again, in the next session. While the session goes on this restarts the
-	// processor, with its backoff.
-	Abandon()
 }
 
 // Source is what a runtime has found out about its input before a start.
@@ -54,8 +51,6 @@ type Spec struct {
 	// LoopCallback, when set, gives the group a loop topic and handles its records. Values above MaxValueBytes do not fit.
 	LoopCallback Callback
 	DeadLetter   string // dead-letter topic: created and checked with the others, written by somebody else
-	// Outputs are further topics to which callbacks Emit bytes. They are neither created nor checked.
-	Outputs []string
 	// Mend says what to do when the source was recreated, for example "Run vitrina rebuild popularity".
 	Mend string
 	// Check, when set, is asked before each start, for example whether the ledger's horizon lies above the source's end.

@@ -1,9 +1,7 @@
 package stream
 
 import (
-	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -18,7 +16,6 @@ const (
 	PhaseRunning    Phase = "running"
 	PhaseStalled    Phase = "stalled" // running, but at least one partition does not progress
 	PhaseBackoff    Phase = "backoff" // failed; the next try is at NextTry
-	PhasePaused     Phase = "paused"  // not a member of the group
 	PhaseStopping   Phase = "stopping"
 	PhaseStopped    Phase = "stopped"
 )
@@ -55,17 +52,15 @@ func (s State) Ready() bool { return s.Phase == PhaseRunning }
 
 // board holds what is written by the run loop and the monitor and read by anybody.
 type board struct {
-	mu      sync.Mutex
-	state   State
-	holds   map[string]struct{}
-	changed chan struct{} // closed at the next change of phase or holds
+	mu    sync.Mutex
+	state State
 }
 
 func newBoard(now time.Time) *board {
-	return &board{state: State{Phase: PhaseStarting, Since: now}, holds: make(map[string]struct{}), changed: make(chan struct{})}
+	return &board{state: State{Phase: PhaseStarting, Since: now}}
 }
 
-// update changes the state and wakes those who wait.
+// update changes the state.
 func (b *board) update(now time.Time, change func(*State)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,7 +69,6 @@ func (b *board) update(now time.Time, change func(*State)) {
 	if b.state.Phase != before {
 		b.state.Since = now
 	}
-	b.wake()
 }
 
 // phase sets the phase and its reason.
@@ -82,37 +76,11 @@ func (b *board) phase(now time.Time, p Phase, reason string) {
 	b.update(now, func(s *State) { s.Phase, s.Reason, s.NextTry = p, reason, time.Time{} })
 }
 
-func (b *board) wake() {
-	close(b.changed)
-	b.changed = make(chan struct{})
-}
-
-// get returns the state and a channel that is closed at the next change.
-func (b *board) get() (State, <-chan struct{}) {
+// get returns the state.
+func (b *board) get() State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.state
 	s.Stalls = slices.Clone(s.Stalls)
-	return s, b.changed
-}
-
-func (b *board) hold(reason string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.holds[reason] = struct{}{}
-	b.wake()
-}
-
-func (b *board) release(reason string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.holds, reason)
-	b.wake()
-}
-
-// held returns why the runtime must not run, or "", and a channel that is closed at the next change.
-func (b *board) held() (string, <-chan struct{}) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Join(slices.Sorted(maps.Keys(b.holds)), ", "), b.changed
+	return s
 }

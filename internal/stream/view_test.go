@@ -3,20 +3,16 @@ package stream
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/lovoo/goka/storage"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pin-marketplace/vitrina/codecs"
 	"github.com/pin-marketplace/vitrina/internal/backoff"
-	"github.com/pin-marketplace/vitrina/internal/record"
 	"github.com/pin-marketplace/vitrina/internal/stream/tablestore"
 )
 
@@ -72,42 +68,6 @@ func TestViewFollowsTheWholeTable(t *testing.T) {
 	reads("k1", ",2")
 	require.NoError(t, stop())
 	require.ErrorContains(t, v.Run(t.Context()), "run before")
-}
-
-func TestCollectorShowsTheState(t *testing.T) {
-	e := newEnv(t)
-	e.topic("in", 1)
-	release := make(chan func(error), 1)
-	spec := Spec{Name: "n", Group: "g", Input: "in", Callback: func(ctx Context, _ *record.Record) { release <- ctx.DeferCommit() }}
-	r := e.start(spec, e.options())
-	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(NewCollector(r.Runtime))
-	r.waitReady()
-	e.produce(rec("in", 0, "k", "v"))
-	done := <-release
-	expect := func(unfinished string) {
-		require.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP vitrina_processor_restarts_total Processors that failed and were built anew.
-# TYPE vitrina_processor_restarts_total counter
-vitrina_processor_restarts_total{group="g"} 0
-# HELP vitrina_processor_state 1 for what the consumer is doing now.
-# TYPE vitrina_processor_state gauge
-vitrina_processor_state{group="g",state="backoff"} 0
-vitrina_processor_state{group="g",state="paused"} 0
-vitrina_processor_state{group="g",state="recovering"} 0
-vitrina_processor_state{group="g",state="running"} 1
-vitrina_processor_state{group="g",state="stalled"} 0
-vitrina_processor_state{group="g",state="starting"} 0
-vitrina_processor_state{group="g",state="stopped"} 0
-vitrina_processor_state{group="g",state="stopping"} 0
-# HELP vitrina_unfinished_records Records delivered and not finished yet, of the partitions owned here.
-# TYPE vitrina_unfinished_records gauge
-vitrina_unfinished_records{group="g",partition="0",topic="in"} `+unfinished+"\n"),
-			"vitrina_processor_restarts_total", "vitrina_processor_state", "vitrina_unfinished_records"))
-	}
-	expect("1")
-	done(nil)
-	expect("0")
 }
 
 // fakeSessions is a consumer group whose sessions end at once for the given reason.

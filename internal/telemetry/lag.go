@@ -106,13 +106,6 @@ func (l *Lag) Retain(partitions ...int32) {
 	l.partitions = kept
 }
 
-// Forget drops one partition.
-func (l *Lag) Forget(partition int32) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.partitions, partition)
-}
-
 // Seconds is the present lag of each partition.
 func (l *Lag) Seconds() map[int32]float64 {
 	l.mu.Lock()

@@ -144,7 +144,7 @@ type Price struct {
 	DLQ              prometheus.Counter   // dead letters written
 	ContractMismatch prometheus.Counter   // events whose ContractVersion is not 1 (D1)
 	ConsumeDuration  prometheus.Histogram // from the callback to the acknowledged insert
-	InsertDuration   prometheus.Histogram // one insert
+	InsertDuration   prometheus.Histogram // one batch
 	NonRUB           prometheus.Counter   // facts in another currency than RUB
 	TenantMismatch   prometheus.Counter   // events whose metadata name another tenant than the payload
 }
@@ -160,7 +160,7 @@ func NewPrice(reg prometheus.Registerer) *Price {
 		DLQ:              f.counter("invest_analytics_price_dlq_total", "Price events written to the dead-letter topic."),
 		ContractMismatch: f.counter("invest_analytics_price_contract_mismatch_total", "Price events whose ContractVersion is missing or not 1."),
 		ConsumeDuration:  f.histogram("invest_analytics_price_consume_duration_ms", "Milliseconds from receiving a price event to its acknowledged insert.", durationBuckets()),
-		InsertDuration:   f.histogram("invest_analytics_price_insert_duration_ms", "Milliseconds of one insert into ClickHouse.", durationBuckets()),
+		InsertDuration:   f.histogram("invest_analytics_price_insert_duration_ms", "Milliseconds until a batch was in ClickHouse: one insert, or several where it spans many months or rows are refused, and the dead letters of those.", durationBuckets()),
 		NonRUB:           f.counter("invest_analytics_price_non_rub_total", "Facts written in another currency than RUB."),
 		TenantMismatch:   f.counter("invest_analytics_price_tenant_mismatch_total", "Price events whose metadata name another tenant than the payload's DeveloperId."),
 	}

@@ -40,9 +40,9 @@ func NoTracing() *Tracing {
 	}
 }
 
-// NewTracing sets tracing up by the standard OTEL_ variables (getenv is os.Getenv): on when OTEL_TRACES_EXPORTER or an
-// OTLP endpoint is set and OTEL_SDK_DISABLED is not. Service name and attributes follow OTEL_SERVICE_NAME and
-// OTEL_RESOURCE_ATTRIBUTES, the sampler OTEL_TRACES_SAMPLER.
+// NewTracing sets tracing up by the standard OTEL_ variables: on when OTEL_TRACES_EXPORTER or an OTLP endpoint is set and OTEL_SDK_DISABLED
+// is not. getenv decides that and nothing else: the exporter itself (OTEL_EXPORTER_OTLP_…), service name and attributes (OTEL_SERVICE_NAME,
+// OTEL_RESOURCE_ATTRIBUTES) and the sampler (OTEL_TRACES_SAMPLER) are read by OpenTelemetry from the process's environment.
 func NewTracing(ctx context.Context, version string, getenv func(string) string, logger *slog.Logger) (*Tracing, error) {
 	exporter := getenv("OTEL_TRACES_EXPORTER")
 	wanted := exporter != "" || getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
@@ -219,28 +219,6 @@ func EndSpan(span trace.Span, err error) {
 	if span.IsRecording() {
 		endSpan(span, err, time.Now())
 	}
-}
-
-// Inject returns headers with the trace of ctx in traceparent and tracestate, for a record this program produces itself
-// (the loop topics). The given headers are left as they are.
-func (t *Tracing) Inject(ctx context.Context, headers []record.Header) []record.Header {
-	if !t.enabled || !trace.SpanContextFromContext(ctx).IsValid() {
-		return headers
-	}
-	carrier := propagation.MapCarrier{}
-	t.propagator.Inject(ctx, carrier)
-	out := make([]record.Header, 0, len(headers)+len(carrier))
-	for _, h := range headers {
-		if h.Key != "traceparent" && h.Key != "tracestate" {
-			out = append(out, h)
-		}
-	}
-	for _, key := range []string{"traceparent", "tracestate"} {
-		if value := carrier[key]; value != "" {
-			out = append(out, record.Header{Key: key, Value: []byte(value)})
-		}
-	}
-	return out
 }
 
 // headerCarrier reads trace context from a record's headers.

@@ -225,9 +225,6 @@ type dialError struct{ failures []error }
 func (e *dialError) Error() string   { return errors.Join(e.failures...).Error() }
 func (e *dialError) Unwrap() []error { return e.failures }
 
-// Database is the database of the DSN.
-func (c *Conn) Database() string { return c.database }
-
 // Table is the quoted full name of the table that is written and read.
 func (c *Conn) Table() string { return quote(c.database) + "." + quote(FactsTable) }
 

@@ -38,7 +38,7 @@ type Events interface {
 type Metrics struct {
 	Ingested       func(facts int)
 	BatchSize      func(facts int)
-	InsertDuration func(d time.Duration)
+	InsertDuration func(d time.Duration) // of a batch that went in: its inserts, usually one, and the dead letters of rows that were refused
 }
 
 // FactSink is the price sink's batch.Flush: one batch, one acknowledged insert.

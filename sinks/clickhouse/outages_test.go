@@ -94,7 +94,7 @@ func TestAnOutageIsSaidInOneSentenceRetriedAndSurvived(t *testing.T) {
 			do := func(statement string) {
 				t.Helper()
 				for one := range strings.SplitSeq(statement, "; ") {
-					exec(t, operator, strings.ReplaceAll(one, "FACTS_away", "`"+operator.Database()+"`.away"))
+					exec(t, operator, strings.ReplaceAll(one, "FACTS_away", "`"+operator.database+"`.away"))
 				}
 			}
 			p := run(t, conn)

@@ -3,6 +3,7 @@ package postgres
 import (
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pin-marketplace/vitrina/codecs"
@@ -25,9 +26,9 @@ func TestActivationOfABoost_PropertyObject(t *testing.T) {
 	require.Equal(t, 77, e.objectBoost(t, 1), "own contributions and the project's cascade")
 	require.Equal(t, 20, e.objectBoost(t, 2))
 
-	purchase, err := Purchase(t.Context(), e.pool, purchaseID(1))
-	require.NoError(t, err)
-	require.Equal(t, []PurchaseTarget{{Kind: codecs.KindPropertyObject, ID: objectID(1), Active: true}}, purchase.Targets)
+	_, active, inactive := e.purchase(t, 1)
+	require.Equal(t, []uuid.UUID{objectID(1)}, active)
+	require.Empty(t, inactive)
 	require.Equal(t, 4, e.counts.cards, "the object, then the project and both objects")
 	lines := e.events.take("recomputed")
 	require.Len(t, lines, 3)
@@ -75,10 +76,10 @@ func TestRemovalOfABoost(t *testing.T) {
 			e.flush(t, e.snapshot(1, 2, status, 50, object(1), project(1)))
 			require.Equal(t, 1, e.objectBoost(t, 1))
 			require.Equal(t, 0, e.projectBoost(t, 1))
-			purchase, err := Purchase(t.Context(), e.pool, purchaseID(1))
-			require.NoError(t, err)
-			require.Equal(t, status, purchase.Status)
-			require.Equal(t, []PurchaseTarget{{Kind: codecs.KindProject, ID: projectID(1)}, {Kind: codecs.KindPropertyObject, ID: objectID(1)}}, purchase.Targets)
+			stored, active, inactive := e.purchase(t, 1)
+			require.Equal(t, status, stored)
+			require.Empty(t, active)
+			require.Equal(t, []uuid.UUID{projectID(1), objectID(1)}, inactive)
 		})
 	}
 }

@@ -27,7 +27,8 @@ func kindOf(k codecs.TargetKind) int16 {
 	return kindObject
 }
 
-func kindName(k int16) codecs.TargetKind {
+// KindName is the kind behind its number in vitrina.contributions and vitrina.promotion_targets.
+func KindName(k int16) codecs.TargetKind {
 	if k == kindProject {
 		return codecs.KindProject
 	}
@@ -35,13 +36,6 @@ func kindName(k int16) codecs.TargetKind {
 }
 
 func compareUUID(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
-
-func compareTargets(a, b codecs.Target) int {
-	if c := cmp.Compare(kindOf(a.Kind), kindOf(b.Kind)); c != 0 {
-		return c
-	}
-	return compareUUID(a.ID, b.ID)
-}
 
 // entry is a snapshot to apply, with the older ones of the batch that it stands for.
 type entry struct {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -152,7 +153,9 @@ func object(n int) codecs.Target {
 func (e *boostEnv) snapshot(purchase int, version int64, status codecs.Status, weight int32, targets ...codecs.Target) Snapshot {
 	e.offset++
 	targets = slices.Clone(targets)
-	slices.SortFunc(targets, compareTargets)
+	slices.SortFunc(targets, func(a, b codecs.Target) int {
+		return cmp.Or(cmp.Compare(kindOf(a.Kind), kindOf(b.Kind)), compareUUID(a.ID, b.ID))
+	})
 	source := record.ID{Topic: "pin.promotion.purchase-changed.v1", Partition: 3, Offset: e.offset}
 	return Snapshot{
 		PurchaseID: purchaseID(purchase),
@@ -180,6 +183,16 @@ func (e *boostEnv) addObject(t testing.TB, n, project int, status string) {
 	t.Helper()
 	exec(t, e.pool, `INSERT INTO catalog.property_object_cards (id, project_id, status, popularity_views, price) VALUES ($1, $2, $3, 9, 1500000.15)`,
 		objectID(n), projectID(project), status)
+}
+
+// purchase is the stored snapshot: its status, and its targets of which all are active or none.
+func (e *boostEnv) purchase(t testing.TB, n int) (status codecs.Status, active, inactive []uuid.UUID) {
+	t.Helper()
+	require.NoError(t, e.pool.QueryRow(t.Context(), `SELECT p.status, array_agg(c.target_id ORDER BY c.target_id) FILTER (WHERE c.active),
+		array_agg(c.target_id ORDER BY c.target_id) FILTER (WHERE NOT c.active)
+		FROM vitrina.purchases p LEFT JOIN vitrina.contributions c USING (purchase_id) WHERE p.purchase_id = $1 GROUP BY p.status`, purchaseID(n)).
+		Scan(&status, &active, &inactive))
+	return status, active, inactive
 }
 
 func (e *boostEnv) projectBoost(t testing.TB, n int) int {

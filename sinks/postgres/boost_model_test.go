@@ -296,7 +296,7 @@ func (r *boostRun) check(t *rapid.T) {
 	var kind int16
 	var c modelContribution
 	_, err = pgx.ForEachRow(rows, []any{&purchase, &kind, &target.ID, &c.weight, &c.active}, func() error {
-		gotContributions[fmt.Sprint(purchase, codecs.Target{Kind: kindName(kind), ID: target.ID})] = c
+		gotContributions[fmt.Sprint(purchase, codecs.Target{Kind: KindName(kind), ID: target.ID})] = c
 		return nil
 	})
 	require.NoError(t, err)
@@ -315,7 +315,7 @@ func (r *boostRun) check(t *rapid.T) {
 	var named bool
 	sums := map[codecs.Target]int32{}
 	_, err = pgx.ForEachRow(rows, []any{&kind, &target.ID, &boost, &named}, func() error {
-		key := codecs.Target{Kind: kindName(kind), ID: target.ID}
+		key := codecs.Target{Kind: KindName(kind), ID: target.ID}
 		sum, wasNamed := r.m.sum(key)
 		require.Equal(t, sum, boost, "sum of %v", key)
 		require.Equal(t, wasNamed, named, "%v named", key)

@@ -18,63 +18,6 @@ var ErrNotFound = errors.New("not found")
 // maxListed bounds every list that a query returns; Truncated says that there is more.
 const maxListed = 1000
 
-// PurchaseInfo is the replica of one purchase (contracts, section 5).
-type PurchaseInfo struct {
-	PurchaseID  uuid.UUID        `json:"purchaseId"`
-	Version     int64            `json:"version"`
-	Status      codecs.Status    `json:"status"`
-	BoostWeight int              `json:"boostWeight"`
-	EndsAt      time.Time        `json:"endsAt"`
-	Targets     []PurchaseTarget `json:"targets"`
-	Truncated   bool             `json:"truncated,omitempty"`
-	Source      Source           `json:"source"`
-	AppliedAt   time.Time        `json:"appliedAt"`
-}
-
-// PurchaseTarget is a target that the purchase names or once named; active says whether it counts.
-type PurchaseTarget struct {
-	Kind   codecs.TargetKind `json:"kind"`
-	ID     uuid.UUID         `json:"id"`
-	Active bool              `json:"active"`
-}
-
-// Source says which record made the stored snapshot.
-type Source struct {
-	Topic     string `json:"topic"`
-	Partition int32  `json:"partition"`
-	Offset    int64  `json:"offset"`
-}
-
-// Purchase returns the replica of a purchase, or ErrNotFound.
-func Purchase(ctx context.Context, q Querier, purchase uuid.UUID) (PurchaseInfo, error) {
-	p := PurchaseInfo{PurchaseID: purchase}
-	var kinds []int16
-	var ids []uuid.UUID
-	var active []bool
-	// One statement: the purchase and its targets are of one moment.
-	err := q.QueryRow(ctx, `
-		SELECT p.version, p.status, p.boost_weight, p.ends_at, p.source_topic, p.source_partition, p.source_offset, p.applied_at, t.kinds, t.ids, t.active
-		FROM vitrina.purchases p
-		CROSS JOIN LATERAL (
-			SELECT coalesce(array_agg(c.kind), '{}') AS kinds, coalesce(array_agg(c.target_id), '{}') AS ids, coalesce(array_agg(c.active), '{}') AS active
-			FROM (
-				SELECT c.kind, c.target_id, c.active FROM vitrina.contributions c WHERE c.purchase_id = p.purchase_id ORDER BY c.kind, c.target_id LIMIT $2
-			) c
-		) t
-		WHERE p.purchase_id = $1`, purchase, maxListed+1).
-		Scan(&p.Version, &p.Status, &p.BoostWeight, &p.EndsAt, &p.Source.Topic, &p.Source.Partition, &p.Source.Offset, &p.AppliedAt, &kinds, &ids, &active)
-	if err != nil {
-		return p, queryError(err, "purchase", purchase)
-	}
-	p.EndsAt, p.AppliedAt = p.EndsAt.UTC(), p.AppliedAt.UTC()
-	p.Truncated = len(ids) > maxListed
-	p.Targets = make([]PurchaseTarget, min(len(ids), maxListed))
-	for i := range p.Targets {
-		p.Targets[i] = PurchaseTarget{Kind: kindName(kinds[i]), ID: ids[i], Active: active[i]}
-	}
-	return p, nil
-}
-
 // TargetInfo is a target's active sum and its contributions, active ones first.
 type TargetInfo struct {
 	Kind          codecs.TargetKind `json:"kind"`
@@ -192,15 +135,6 @@ func contributions(ctx context.Context, q Querier, target codecs.Target, activeO
 		return nil, false, fmt.Errorf("reading the contributions to %s %s: %w", target.Kind, target.ID, err)
 	}
 	return list[:min(len(list), maxListed)], len(list) > maxListed, nil
-}
-
-// PurchaseCount is how many purchases the replica holds.
-func PurchaseCount(ctx context.Context, q Querier) (int64, error) {
-	var n int64
-	if err := q.QueryRow(ctx, `SELECT count(*) FROM vitrina.purchases`).Scan(&n); err != nil {
-		return 0, fmt.Errorf("counting vitrina.purchases: %w", err)
-	}
-	return n, nil
 }
 
 // beginner is a Querier that can open a transaction: a pool or a connection.

@@ -100,25 +100,6 @@ func ReadLateViews(ctx context.Context, q Querier) (LateViews, error) {
 	return late, nil
 }
 
-// CountViews counts the ledger's rows by state. It reads the whole ledger: for checks and tests, not for a scrape.
-func CountViews(ctx context.Context, q Querier) (map[string]int64, error) {
-	rows, err := q.Query(ctx, `SELECT state::text, count(*) FROM vitrina.views GROUP BY state`)
-	if err != nil {
-		return nil, fmt.Errorf("counting the ledger: %w", err)
-	}
-	counts := map[string]int64{StateCounted: 0, StatePending: 0, StateDead: 0, StateSkippedDelisted: 0}
-	var state string
-	var n int64
-	_, err = pgx.ForEachRow(rows, []any{&state, &n}, func() error {
-		counts[state] = n
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("counting the ledger: %w", err)
-	}
-	return counts, nil
-}
-
 // Ledger says how far back the ledger reaches.
 type Ledger struct {
 	Replaying    bool      // a rebuild from the topic is under way

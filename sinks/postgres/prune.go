@@ -51,13 +51,12 @@ type Pruner struct {
 	pool     *pgxpool.Pool
 	cfg      PruneConfig
 	progress Progress
-	passed   func(PruneReport)
 	logger   *slog.Logger
 	clock    func() time.Time
 }
 
-// NewPruner returns a pruner for one epoch of the projection; see NewViewsSink. passed, which may be nil, hears of each pass.
-func NewPruner(pool *pgxpool.Pool, cfg PruneConfig, progress Progress, passed func(PruneReport), logger *slog.Logger, clock func() time.Time) (*Pruner, error) {
+// NewPruner returns a pruner for one epoch of the projection; see NewViewsSink.
+func NewPruner(pool *pgxpool.Pool, cfg PruneConfig, progress Progress, logger *slog.Logger, clock func() time.Time) (*Pruner, error) {
 	if cfg.Epoch < 1 {
 		return nil, fmt.Errorf("pruner: the epoch (%d) must be that of projection %s", cfg.Epoch, Popularity)
 	}
@@ -71,7 +70,7 @@ func NewPruner(pool *pgxpool.Pool, cfg PruneConfig, progress Progress, passed fu
 	cfg.Pause = orDefault(cfg.Pause, 20*time.Millisecond)
 	cfg.Backoff = orDefault(cfg.Backoff, backoff.Default())
 	cfg.Timeout = orDefault(cfg.Timeout, 30*time.Second)
-	return &Pruner{pool: pool, cfg: cfg, progress: progress, passed: passed, logger: logger, clock: clock}, nil
+	return &Pruner{pool: pool, cfg: cfg, progress: progress, logger: logger, clock: clock}, nil
 }
 
 // Run prunes until ctx ends, and then returns nil. An outage is waited for with backoff; the only error is one that wraps
@@ -111,7 +110,8 @@ func (p *Pruner) untilDue(ctx context.Context) (time.Duration, error) {
 }
 
 // Prune makes one pass: it moves the horizons up to the committed offsets and deletes what is older than the window and not
-// needed any more (migration 00203 says when). It takes at least two passes after the window until a row goes.
+// needed any more (migration 00203 says when). A row goes at the first pass after the window, but never before the third pass after it was
+// counted, and the group has to come past what lay in its topics at the first two of those.
 func (p *Pruner) Prune(ctx context.Context) (PruneReport, error) {
 	var r PruneReport
 	begun := p.clock()
@@ -134,8 +134,11 @@ func (p *Pruner) Prune(ctx context.Context) (PruneReport, error) {
 		}
 	}
 	r.Took = p.clock().Sub(begun)
-	call(p.passed, r)
-	p.logger.LogAttrs(ctx, slog.LevelDebug, "the ledger of views was pruned", slog.String("event", "ledger-pruned"),
+	level := slog.LevelDebug
+	if r.Rows > 0 {
+		level = slog.LevelInfo
+	}
+	p.logger.LogAttrs(ctx, level, "the ledger of views was pruned", slog.String("event", "ledger-pruned"),
 		slog.Int64("rows", r.Rows), slog.Int64("pages", r.Pages), slog.Time("before", r.Before), slog.Duration("took", r.Took))
 	return r, nil
 }

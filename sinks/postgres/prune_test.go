@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ func TestPruningBoundsTheLedgerAndKeepsTheHorizon(t *testing.T) {
 	require.NoError(t, e.flush(items...))
 	e.progress.set([2]int64{old, old}, [2]int64{0, 0})
 	pruner := e.newPruner(time.Hour)
+	pruner.logger = slog.New(slog.NewTextHandler(e.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	require.Zero(t, e.prune(t, pruner).Rows, "nothing was ever checked")
 	e.shift(2 * time.Hour)
 	require.Zero(t, e.prune(t, pruner).Rows, "one step of two")
@@ -34,10 +37,11 @@ func TestPruningBoundsTheLedgerAndKeepsTheHorizon(t *testing.T) {
 	report := e.prune(t, pruner)
 	require.EqualValues(t, old, report.Rows)
 	require.Greater(t, report.Pages, int64(5), "in steps of one page")
+	require.Equal(t, 3, strings.Count(e.log.String(), "event=ledger-pruned"), "one line a pass")
+	require.Equal(t, 1, strings.Count(e.log.String(), "level=INFO"), "of the pass that deleted something")
 	require.WithinDuration(t, time.Now().Add(-2*time.Hour), report.Before, 10*time.Minute)
-	counts, err := CountViews(t.Context(), e.pool)
-	require.NoError(t, err)
-	require.Equal(t, map[string]int64{StateCounted: young, StatePending: 0, StateDead: 0, StateSkippedDelisted: 0}, counts)
+	require.Equal(t, young, scalar[int](t.Context(), t, e.pool, `SELECT count(*) FROM vitrina.views`))
+	require.Equal(t, young, scalar[int](t.Context(), t, e.pool, `SELECT count(*) FROM vitrina.views WHERE state = 'counted'`))
 	ledger, err := ReadLedger(t.Context(), e.pool)
 	require.NoError(t, err)
 	require.EqualValues(t, old, ledger.Horizons[0].Offset)
@@ -62,8 +66,7 @@ func TestPruningGoesOnWhereItsOffsetsCanBeRead(t *testing.T) {
 	_, err := pruner.Prune(t.Context())
 	require.ErrorContains(t, err, "Kafka is away")
 
-	reports := make(chan PruneReport, 100)
-	pruner.passed = func(r PruneReport) { reports <- r }
+	pruner.logger = slog.New(slog.NewJSONHandler(e.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	pruner.cfg.Interval = time.Millisecond
 	pruner.cfg.Backoff.Min, pruner.cfg.Backoff.Max = time.Millisecond, time.Millisecond
 	pruner.cfg.Timeout = 30 * time.Second
@@ -75,9 +78,7 @@ func TestPruningGoesOnWhereItsOffsetsCanBeRead(t *testing.T) {
 	e.progress.err = nil
 	e.progress.mu.Unlock()
 	e.progress.set([2]int64{0, 0})
-	for range 3 {
-		<-reports
-	}
+	require.Eventually(t, func() bool { return strings.Count(e.log.String(), `"event":"ledger-pruned"`) >= 3 }, 20*time.Second, time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)
 }

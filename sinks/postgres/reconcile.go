@@ -201,7 +201,7 @@ func (s *BoostSink) recompute(ctx context.Context, cards []card, r *Report) erro
 func (s *BoostSink) refuse(ctx context.Context, c card, err error, r *Report) {
 	r.Rejected++
 	s.events.Log(ctx, slog.LevelError, "card-rejected", "PostgreSQL refuses the boost of a card: "+Explain(err),
-		slog.String("kind", string(kindName(c.kind))), slog.String("card_id", c.id.String()))
+		slog.String("kind", string(KindName(c.kind))), slog.String("card_id", c.id.String()))
 }
 
 func (s *BoostSink) recomputeOnce(ctx context.Context, cards []card, r *Report) error {

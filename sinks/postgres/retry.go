@@ -37,11 +37,7 @@ type RetryConfig struct {
 
 // RetryHooks hear of the worker's own doings, beside the ViewsMetrics that it shares with the sink; nil ones are left out.
 type RetryHooks struct {
-	Died    func(views int)                                // no try is left
-	Letters func(letters int)                              // written and noted; the dead-letter writer counts them itself
-	Late    func(late LateViews, now time.Time)            // after each pass that found nothing to do, at most once in lateEvery
-	Failed  func(err error, wait time.Duration)            // a pass failed
-	Passed  func(retried, counted int, took time.Duration) // a pass that found something
+	Late func(late LateViews, now time.Time) // after each pass that found nothing to do, at most once in lateEvery
 }
 
 // lateEvery bounds how often the worker asks for the numbers of late views.
@@ -110,9 +106,6 @@ func (w *RetryWorker) Run(ctx context.Context) error {
 // failed waits until the next try after an outage.
 func (w *RetryWorker) failed(ctx context.Context, err error, wait *backoff.Backoff) {
 	pause := wait.Next()
-	if w.hooks.Failed != nil {
-		w.hooks.Failed(err, pause)
-	}
 	w.logger.LogAttrs(ctx, slog.LevelWarn, "late views wait: PostgreSQL or the dead-letter topic is away", slog.String("event", "retry-waits"),
 		slog.Any("error", err), slog.Duration("retry_in", pause))
 	sleep(ctx, pause)
@@ -145,13 +138,9 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // pass retries one batch of views and writes one batch of letters. more says that there may be further ones due.
 func (w *RetryWorker) pass(ctx context.Context) (more bool, err error) {
-	begun := w.clock()
-	retried, counted, err := w.Retry(ctx)
+	retried, _, err := w.Retry(ctx)
 	if err != nil {
 		return false, err
-	}
-	if retried > 0 && w.hooks.Passed != nil {
-		w.hooks.Passed(retried, counted, w.clock().Sub(begun))
 	}
 	letters, err := w.WriteLetters(ctx)
 	return retried == w.cfg.Batch || letters == w.cfg.Batch, err
@@ -228,7 +217,6 @@ func (w *RetryWorker) retry(ctx context.Context, ids [][16]byte) (retried, count
 		return 0, 0, err
 	}
 	var t viewTally
-	died := 0
 	for i := range views {
 		v := &views[i]
 		projectOf := func([16]byte) [16]byte { return v.project }
@@ -251,14 +239,12 @@ func (w *RetryWorker) retry(ctx context.Context, ids [][16]byte) (retried, count
 			t.notFound++
 			w.log.notFound(ctx, v.view, v.object, v.source, v.seconds, v.attempts+1)
 			if v.state == StateDead {
-				died++
 				w.diedLog.Log(ctx, "no try is left, the view's dead letter is due", viewAttrs(v.view, v.object, v.source, v.seconds, slog.Int("tries", v.attempts+1))...)
 			}
 		}
 	}
 	w.metrics.add(&t)
 	callIf(w.metrics.Retries, len(views))
-	callIf(w.hooks.Died, died)
 	return len(views), counted, nil
 }
 
@@ -297,7 +283,6 @@ func (w *RetryWorker) bury(ctx context.Context, id [16]byte, cause error) error 
 	if err != nil {
 		return fmt.Errorf("storing view %s as dead: %w", uuid.UUID(id), err)
 	}
-	callIf(w.hooks.Died, 1)
 	w.log.rejectedEvent.Log(ctx, reason, slog.String("property_object_view_id", uuid.UUID(id).String()))
 	return nil
 }

@@ -74,6 +74,5 @@ func (w *RetryWorker) WriteLetters(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("noting %d dead letters as sent: %w", len(letters), err)
 	}
-	callIf(w.hooks.Letters, len(letters))
 	return len(due), nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -57,7 +58,6 @@ func TestADeadViewsLetterIsTheRecordAsItCame(t *testing.T) {
 	require.NoError(t, e.flush(item))
 	e.retryAll(t, "1")
 	require.Equal(t, StateDead, e.state(t, "1"))
-	require.Equal(t, 1, e.counts.get("died"))
 	n, err := e.worker.WriteLetters(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
@@ -203,13 +203,17 @@ func TestTheWorkerRunsUntilItIsStopped(t *testing.T) {
 		e.shift(2 * time.Minute)
 		require.Eventually(t, func() bool { return e.counts.get("retries") > before }, 20*time.Second, 2*time.Millisecond)
 	}
-	require.Eventually(t, func() bool { return e.counts.get("died") == 1 }, 20*time.Second, 2*time.Millisecond)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { require.Equal(c, StateDead, e.state(c, "1")) }, 20*time.Second, 2*time.Millisecond)
 	require.Eventually(t, func() bool { return strings.Contains(e.log.String(), `"event":"retry-waits"`) }, 20*time.Second, 2*time.Millisecond)
-	require.Zero(t, e.counts.get("letters"))
+	due := func(t require.TestingT) (n int) {
+		require.NoError(t, e.pool.QueryRow(e.tb.Context(), `SELECT count(*) FROM vitrina.late_views WHERE letter_due IS NOT NULL`).Scan(&n))
+		return n
+	}
+	require.Equal(t, 1, due(t))
 	e.letters.mu.Lock()
 	e.letters.fail = nil
 	e.letters.mu.Unlock()
-	require.Eventually(t, func() bool { e.shift(2 * time.Minute); return e.counts.get("letters") == 1 }, 20*time.Second, 5*time.Millisecond)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { e.shift(2 * time.Minute); require.Zero(c, due(c)) }, 20*time.Second, 5*time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)
 }

@@ -76,7 +76,6 @@ type ViewsMetrics struct {
 	Delisted       func(views int)                // of Delisted cards
 	NotFound       func(views int)                // tries that found no card, first ones and repeated ones
 	ProjectMissing func(views int)                // counted without project
-	Revived        func(views int)                // dead before, put back by another record (D17)
 	Retries        func(tries int)                // repeated tries: of transactions that collided, of views without card
 }
 

@@ -147,7 +147,6 @@ func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) error {
 		delete(applied, id) // the same record twice in one batch
 		if revived.has(id) {
 			s.log.revived(ctx, item)
-			t.revived++
 		}
 		switch b.fate(i) {
 		case fateMissing:

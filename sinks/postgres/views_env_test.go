@@ -62,13 +62,13 @@ func (e *viewsEnv) restart() {
 
 func (e *viewsEnv) newWorker(epoch int64) *RetryWorker {
 	w, err := NewRetryWorker(e.pool, RetryConfig{Epoch: epoch, Delays: viewDelays, Poll: 5 * time.Millisecond, Backoff: backoff.Config{Min: time.Millisecond, Max: 5 * time.Millisecond}},
-		e.letters, e.counts.metrics(), e.counts.hooks(), e.events, slog.New(slog.NewJSONHandler(e.log, nil)), time.Now)
+		e.letters, e.counts.metrics(), RetryHooks{}, e.events, slog.New(slog.NewJSONHandler(e.log, nil)), time.Now)
 	require.NoError(e.tb, err)
 	return w
 }
 
 func (e *viewsEnv) newPruner(window time.Duration) *Pruner {
-	p, err := NewPruner(e.pool, PruneConfig{Epoch: e.sink.cfg.Epoch, Window: window, Margin: 5 * time.Minute, Pages: 1, Pause: time.Nanosecond}, e.progress, nil,
+	p, err := NewPruner(e.pool, PruneConfig{Epoch: e.sink.cfg.Epoch, Window: window, Margin: 5 * time.Minute, Pages: 1, Pause: time.Nanosecond}, e.progress,
 		slog.New(slog.DiscardHandler), time.Now)
 	require.NoError(e.tb, err)
 	return p
@@ -255,12 +255,8 @@ func (c *hookCounts) metrics() ViewsMetrics {
 	return ViewsMetrics{
 		Counted:    func(source string, n int) { c.add("counted " + source)(n) },
 		Duplicates: c.add("duplicates"), Delisted: c.add("delisted"), NotFound: c.add("not found"),
-		ProjectMissing: c.add("project missing"), Revived: c.add("revived"), Retries: c.add("retries"),
+		ProjectMissing: c.add("project missing"), Retries: c.add("retries"),
 	}
-}
-
-func (c *hookCounts) hooks() RetryHooks {
-	return RetryHooks{Died: c.add("died"), Letters: c.add("letters")}
 }
 
 // lockedBuffer is a log that several goroutines write.

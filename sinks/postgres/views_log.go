@@ -95,10 +95,10 @@ func (l *viewLog) rejected(ctx context.Context, item *ViewItem, reason string) {
 
 // viewTally sums what a transaction did, so that hooks are called once for each.
 type viewTally struct {
-	at                                                      time.Time // when the transaction was acknowledged
-	sources                                                 []string
-	counts                                                  []int
-	duplicates, delisted, notFound, projectMissing, revived int
+	at                                             time.Time // when the transaction was acknowledged
+	sources                                        []string
+	counts                                         []int
+	duplicates, delisted, notFound, projectMissing int
 }
 
 // count keeps the few sources in a slice: most views have the last one's.
@@ -122,7 +122,6 @@ func (m *ViewsMetrics) add(t *viewTally) {
 	callIf(m.Delisted, t.delisted)
 	callIf(m.NotFound, t.notFound)
 	callIf(m.ProjectMissing, t.projectMissing)
-	callIf(m.Revived, t.revived)
 }
 
 func callIf(hook func(int), n int) {

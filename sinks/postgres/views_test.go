@@ -266,6 +266,6 @@ func TestConfigurationOfTheViewsSinkIsChecked(t *testing.T) {
 	}
 	_, err := NewRetryWorker(e.pool, RetryConfig{Epoch: 1}, e.letters, ViewsMetrics{}, RetryHooks{}, e.events, nil, time.Now)
 	require.ErrorContains(t, err, "popularity.retry_delays")
-	_, err = NewPruner(e.pool, PruneConfig{}, e.progress, nil, nil, time.Now)
+	_, err = NewPruner(e.pool, PruneConfig{}, e.progress, nil, time.Now)
 	require.ErrorContains(t, err, "epoch")
 }

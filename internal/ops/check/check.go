@@ -3,6 +3,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -98,16 +99,9 @@ func Run(ctx context.Context, o Options) []Finding {
 func Invalid(faults config.Faults) []Finding {
 	r := &report{}
 	for _, f := range faults {
-		r.add("configuration", f.Key, Error, f.Problem, "mend it in "+orDefault(f.Source, "the configuration")+"; `vitrina config reference` explains every setting")
+		r.add("configuration", f.Key, Error, f.Problem, "mend it in "+cmp.Or(f.Source, "the configuration")+"; `vitrina config reference` explains every setting")
 	}
 	return r.list
-}
-
-func orDefault(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 func settings(_ context.Context, o Options, r *report) {

@@ -25,32 +25,22 @@ func state(_ context.Context, o Options, r *report) {
 		r.add(area, key, Error, err.Error(), "set it to an absolute path")
 		return
 	}
-	found := false
-	for _, tmp := range []string{"/tmp", "/var/tmp", "/dev/shm", filepath.Clean(os.TempDir())} {
-		if dir == tmp || strings.HasPrefix(dir, tmp+"/") {
-			r.add(area, key, Warning, dir+" lies below "+tmp+", which the system empties: every start would recover all tables from Kafka",
-				"set it to a directory of a persistent disk, as /var/lib/vitrina")
-			found = true
-			break
-		}
+	tmp := temporary(dir)
+	if tmp != "" {
+		r.add(area, key, Warning, dir+" lies below "+tmp+", which the system empties: every start would recover all tables from Kafka",
+			"set it to a directory of a persistent disk, as /var/lib/vitrina")
 	}
 	// What exists of it: the rest is made by `vitrina run`.
-	existing := dir
-	for {
-		info, err := os.Stat(existing)
-		if err == nil {
-			if !info.IsDir() {
-				r.add(area, key, Error, existing+" is no directory", "remove the file or choose another directory")
-				return
-			}
-			break
-		}
-		if !errors.Is(err, os.ErrNotExist) || existing == filepath.Dir(existing) {
-			r.add(area, key, Error, err.Error(), "give the program's user access to it")
-			return
-		}
-		existing = filepath.Dir(existing)
+	existing, info, err := nearest(dir)
+	switch {
+	case err != nil:
+		r.add(area, key, Error, err.Error(), "give the program's user access to it")
+		return
+	case !info.IsDir():
+		r.add(area, key, Error, existing+" is no directory", "remove the file or choose another directory")
+		return
 	}
+	found := tmp != ""
 	probe, err := os.CreateTemp(existing, ".vitrina-check-")
 	if err != nil {
 		r.add(area, key, Error, "it cannot be written: "+err.Error(), "give the program's user write access to "+existing)
@@ -77,5 +67,26 @@ func state(_ context.Context, o Options, r *report) {
 		r.add(area, key, Warning, fmt.Sprintf("only %d MiB are free on its disk", free>>20), fix)
 	case !found:
 		r.add(area, key, OK, fmt.Sprintf("%s is writable, %d GiB are free", dir, free>>30), "")
+	}
+}
+
+// temporary is the directory above dir, or dir itself, that the system empties; "" when there is none.
+func temporary(dir string) string {
+	for _, tmp := range []string{"/tmp", "/var/tmp", "/dev/shm", filepath.Clean(os.TempDir())} {
+		if dir == tmp || strings.HasPrefix(dir, tmp+"/") {
+			return tmp
+		}
+	}
+	return ""
+}
+
+// nearest is dir or the first directory above it that exists.
+func nearest(dir string) (string, os.FileInfo, error) {
+	for {
+		info, err := os.Stat(dir)
+		if err == nil || !errors.Is(err, os.ErrNotExist) || dir == filepath.Dir(dir) {
+			return dir, info, err
+		}
+		dir = filepath.Dir(dir)
 	}
 }

@@ -104,25 +104,6 @@ func (s *Service) prune(ctx context.Context, t topic) error {
 	return nil
 }
 
-// Depth is how many letters of a topic wait or are parked: those that are there less those put back or dropped. Offsets that hold no
-// letter (transactions' markers) count.
-func (s *Service) Depth(ctx context.Context, name string) (int64, error) {
-	t, err := s.look(ctx, name)
-	if err != nil {
-		return 0, err
-	}
-	var depth int64
-	from, to := make([]int64, len(t.bounds)), make([]int64, len(t.bounds))
-	for p, b := range t.bounds {
-		depth += b.to - b.from
-		if int(p) < len(from) {
-			from[p], to[p] = b.from, b.to
-		}
-	}
-	handled, err := Handled(ctx, s.Pool, t.id, from, to)
-	return depth - handled, err
-}
-
 // Handled is how many of the letters between the given offsets of each partition were put back or dropped.
 func Handled(ctx context.Context, q postgres.Querier, topic stream.TopicID, from, to []int64) (int64, error) {
 	var handled int64

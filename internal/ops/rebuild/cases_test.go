@@ -2,7 +2,6 @@ package rebuild_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -347,7 +346,5 @@ func TestRequestsAreChecked(t *testing.T) {
 		_, _, err := rebuild.Submit(t.Context(), nil, q, true)
 		var invalid *rebuild.InvalidError
 		require.ErrorAsf(t, err, &invalid, name)
-		require.True(t, rebuild.IsRequestFault(err))
 	}
-	require.False(t, rebuild.IsRequestFault(errors.New("an outage")))
 }

@@ -12,11 +12,6 @@ import (
 	"github.com/pin-marketplace/vitrina/sinks/postgres"
 )
 
-func popularityConsumer() config.Consumer {
-	c, _ := config.ConsumerOf(config.RolePopularity)
-	return c
-}
-
 // lanes are the group's committed offsets in source and loop topic, the first offset where nothing is committed.
 func (w *work) lanes(ctx context.Context, c config.Consumer) ([]postgres.LaneOffset, error) {
 	names := []string{c.Topic, c.LoopTopic()}
@@ -53,7 +48,7 @@ const withoutTable = "rebuild from the topic: vitrina rebuild popularity --from 
 // popularityMarks sets the counters to what the group table's marks say, in one transaction.
 type popularityMarks struct{}
 
-func (popularityMarks) consumer() config.Consumer { return popularityConsumer() }
+func (popularityMarks) consumer() config.Consumer { return config.PopularityConsumer() }
 
 func (m popularityMarks) check(ctx context.Context, w *work) error {
 	return w.checkTable(ctx, m.consumer(), withoutTable)
@@ -127,7 +122,7 @@ func (w *work) marks(ctx context.Context, c config.Consumer, committed []postgre
 // popularityTopic counts the topic again from its beginning, with the marks intact.
 type popularityTopic struct{}
 
-func (popularityTopic) consumer() config.Consumer { return popularityConsumer() }
+func (popularityTopic) consumer() config.Consumer { return config.PopularityConsumer() }
 
 func (m popularityTopic) check(ctx context.Context, w *work) error {
 	c := m.consumer()

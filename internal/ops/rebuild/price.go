@@ -15,10 +15,7 @@ import (
 // priceReplay moves the price group back: its facts are inserted again and collapse with those that are there.
 type priceReplay struct{}
 
-func (priceReplay) consumer() config.Consumer {
-	c, _ := config.ConsumerOf(config.RolePrice)
-	return c
-}
+func (priceReplay) consumer() config.Consumer { return config.PriceConsumer() }
 
 func (m priceReplay) check(ctx context.Context, w *work) error {
 	source, _, err := w.look(ctx, m.consumer())

@@ -15,16 +15,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/pin-marketplace/vitrina/codecs"
+	"github.com/pin-marketplace/vitrina/internal/backoff"
 	"github.com/pin-marketplace/vitrina/internal/config"
-	"github.com/pin-marketplace/vitrina/internal/record"
 	"github.com/pin-marketplace/vitrina/internal/stream"
 	"github.com/pin-marketplace/vitrina/sinks/postgres"
 )
-
-func promotionConsumer() config.Consumer {
-	c, _ := config.ConsumerOf(config.RolePromotion)
-	return c
-}
 
 // raise raises the epoch of a rebuild: it waits for the writers that are inside their transaction and stops all of them.
 func raise(ctx context.Context, w *work, tx pgx.Tx) error {
@@ -42,7 +37,7 @@ func (w *work) madeFrom(ctx context.Context, c config.Consumer, source stream.To
 // promotionTopic plays the topic from its beginning onto an empty replica and an empty group table.
 type promotionTopic struct{}
 
-func (promotionTopic) consumer() config.Consumer { return promotionConsumer() }
+func (promotionTopic) consumer() config.Consumer { return config.PromotionConsumer() }
 
 func (m promotionTopic) check(ctx context.Context, w *work) error {
 	c := m.consumer()
@@ -92,7 +87,7 @@ func first(list []string, n int) []string { return list[:min(n, len(list))] }
 
 // lostPurchases lists the purchases of replica and group table whose newest version the topic does not hold.
 func lostPurchases(ctx context.Context, w *work, topics map[string]stream.Topic) ([]string, error) {
-	c := promotionConsumer()
+	c := config.PromotionConsumer()
 	held := make(map[uuid.UUID]int64)
 	newest := func(id uuid.UUID, version int64) {
 		if v, ok := held[id]; !ok || version > v {
@@ -114,7 +109,7 @@ func lostPurchases(ctx context.Context, w *work, topics map[string]stream.Topic)
 		if err != nil {
 			return nil, err
 		}
-		p, fault := codecs.DecodePurchase(fromKafka(rec))
+		p, fault := codecs.DecodePurchase(stream.Record(rec))
 		if fault == nil && held[p.PurchaseID] <= p.Version {
 			delete(held, p.PurchaseID)
 		}
@@ -125,14 +120,6 @@ func lostPurchases(ctx context.Context, w *work, topics map[string]stream.Topic)
 		out[i] = id.String()
 	}
 	return out, nil
-}
-
-func fromKafka(rec *kgo.Record) *record.Record {
-	out := &record.Record{ID: record.ID{Topic: rec.Topic, Partition: rec.Partition, Offset: rec.Offset}, Key: rec.Key, Value: rec.Value, Timestamp: rec.Timestamp}
-	for _, h := range rec.Headers {
-		out.Headers = append(out.Headers, record.Header{Key: h.Key, Value: h.Value})
-	}
-	return out
 }
 
 func (promotionTopic) fence(ctx context.Context, w *work, tx pgx.Tx) error { return raise(ctx, w, tx) }
@@ -198,7 +185,7 @@ func (w *work) waitGone(ctx context.Context) error {
 		if left == 0 {
 			return nil
 		}
-		sleep(ctx, w.cfg.Pause)
+		backoff.Sleep(ctx, w.cfg.Pause)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -222,7 +209,7 @@ func (promotionTopic) finish(context.Context, pgx.Tx) error { return nil }
 // promotionTable keeps the group table and hands its snapshots to PostgreSQL again.
 type promotionTable struct{}
 
-func (promotionTable) consumer() config.Consumer { return promotionConsumer() }
+func (promotionTable) consumer() config.Consumer { return config.PromotionConsumer() }
 
 func (m promotionTable) check(ctx context.Context, w *work) error {
 	return w.checkTable(ctx, m.consumer(), "rebuild from the topic: vitrina rebuild promotion-boost --from topic")

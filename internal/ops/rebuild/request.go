@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pin-marketplace/vitrina/internal/httpserver"
 	"github.com/pin-marketplace/vitrina/sinks/postgres"
 )
 
@@ -95,20 +96,13 @@ func (q *Request) normalise() error {
 	case q.Projection == postgres.PriceHistory:
 		return &InvalidError{Unknown: true, Reason: "price-history has no projection to rebuild: vitrina replay price-history reads its topic again"}
 	case known == nil:
-		return &InvalidError{Unknown: true, Reason: fmt.Sprintf("%q is no projection: it is %s or %s", short(q.Projection), postgres.PromotionBoost, postgres.Popularity)}
+		return &InvalidError{Unknown: true, Reason: fmt.Sprintf("%q is no projection: it is %s or %s", httpserver.Shown(q.Projection), postgres.PromotionBoost, postgres.Popularity)}
 	case q.Source == "":
 		q.Source = known[0]
 	case !slices.Contains(known, q.Source):
-		return &InvalidError{Reason: fmt.Sprintf("%s cannot be rebuilt from %q, only from: %s", q.Projection, short(q.Source), strings.Join(known, ", "))}
+		return &InvalidError{Reason: fmt.Sprintf("%s cannot be rebuilt from %q, only from: %s", q.Projection, httpserver.Shown(q.Source), strings.Join(known, ", "))}
 	}
 	return nil
-}
-
-func short(text string) string {
-	if len(text) > 60 {
-		return strings.ToValidUTF8(text[:60], "") + "…"
-	}
-	return text
 }
 
 // Submit records a request, or joins the same operation that is already active; made says which. A rebuild of promotion-boost
@@ -209,11 +203,4 @@ func utc(t *time.Time) *time.Time {
 	}
 	u := t.UTC()
 	return &u
-}
-
-// IsRequestFault says whether err is the requester's to mend.
-func IsRequestFault(err error) bool {
-	var invalid *InvalidError
-	var refused *RefusedError
-	return errors.As(err, &invalid) || errors.As(err, &refused)
 }

@@ -98,7 +98,7 @@ func (r *Runner) serve(ctx context.Context, speaks bool) {
 				pause = 0
 			}
 		}
-		sleep(ctx, pause)
+		backoff.Sleep(ctx, pause)
 	}
 }
 
@@ -215,17 +215,5 @@ func (w *work) keepLease(ctx context.Context, lose context.CancelCauseFunc) {
 			lose(err)
 			return
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }

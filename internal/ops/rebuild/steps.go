@@ -88,7 +88,7 @@ func (w *work) run(ctx context.Context) error {
 			w.mu.Unlock()
 			w.log.LogAttrs(ctx, slog.LevelWarn, "a step of an operation is tried again", slog.String("event", "operation-waits"),
 				slog.String("step", step), slog.Any("error", err), slog.Duration("retry_in", pause))
-			sleep(ctx, pause)
+			backoff.Sleep(ctx, pause)
 			continue
 		}
 		wait.Reset()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pin-marketplace/vitrina/internal/backoff"
 	"github.com/pin-marketplace/vitrina/internal/config"
 )
 
@@ -28,7 +29,7 @@ func (w *work) waitEmpty(ctx context.Context, group string) error {
 		case time.Since(since) >= w.cfg.Settle:
 			return nil
 		}
-		sleep(ctx, w.cfg.Pause)
+		backoff.Sleep(ctx, w.cfg.Pause)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -105,7 +106,7 @@ func (w *work) caughtUp(ctx context.Context, c config.Consumer, topic string, to
 		} else {
 			w.show(total-left, total, "group %s has %d offsets of %s to go", c.Group, left, topic)
 		}
-		sleep(ctx, w.cfg.Pause)
+		backoff.Sleep(ctx, w.cfg.Pause)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

@@ -26,7 +26,7 @@ func (v *Verifier) popularity(ctx context.Context) (*look, error) {
 		return nil, &RefusedError{"popularity is being rebuilt from its topic: verify it when the rebuild has ended"}
 	}
 	l := newLook()
-	c, _ := config.ConsumerOf(config.RolePopularity)
+	c := config.PopularityConsumer()
 	moved, err := v.movedViews(ctx)
 	if err != nil {
 		return nil, err

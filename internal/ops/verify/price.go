@@ -12,7 +12,7 @@ import (
 
 	"github.com/pin-marketplace/vitrina/codecs"
 	"github.com/pin-marketplace/vitrina/internal/config"
-	"github.com/pin-marketplace/vitrina/internal/record"
+	"github.com/pin-marketplace/vitrina/internal/stream"
 	"github.com/pin-marketplace/vitrina/sinks/clickhouse"
 )
 
@@ -33,7 +33,7 @@ func (v *Verifier) price(ctx context.Context) (*look, error) {
 		return nil, &RefusedError{"clickhouse.dsn is not set: there is nothing to compare with"}
 	}
 	l := newLook()
-	c, _ := config.ConsumerOf(config.RolePrice)
+	c := config.PriceConsumer()
 	done, err := v.committed(ctx, c)
 	if err != nil {
 		return nil, err
@@ -51,12 +51,8 @@ func (v *Verifier) price(ctx context.Context) (*look, error) {
 			l.inFlight++
 			return nil
 		}
-		r := &record.Record{ID: record.ID{Topic: rec.Topic, Partition: rec.Partition, Offset: rec.Offset}, Key: rec.Key, Value: rec.Value, Timestamp: rec.Timestamp}
-		for _, h := range rec.Headers {
-			r.Headers = append(r.Headers, record.Header(h))
-		}
 		l.checked["events"]++
-		price, fault := codecs.DecodePrice(r, v.Clock())
+		price, fault := codecs.DecodePrice(stream.Record(rec), v.Clock())
 		if fault != nil {
 			l.checked["invalid events"]++
 			return nil //nolint:nilerr // an invalid event has no fact: its dead letter says why

@@ -26,7 +26,7 @@ type contribution struct {
 // promotion compares group table and contributions, contributions and sums, sums and cards; the latter three in one snapshot.
 func (v *Verifier) promotion(ctx context.Context) (*look, error) {
 	l := newLook()
-	c, _ := config.ConsumerOf(config.RolePromotion)
+	c := config.PromotionConsumer()
 	states := make(map[uuid.UUID]*codecs.PurchaseState)
 	err := v.readTopic(ctx, c.TableTopic(), func(rec *kgo.Record) error {
 		id, err := tableKey(rec)
@@ -93,7 +93,7 @@ func (v *Verifier) compareContributions(ctx context.Context, tx pgx.Tx, states m
 		if stored[id] == nil {
 			stored[id] = make(map[codecs.Target]contribution)
 		}
-		stored[id][codecs.Target{Kind: kindName(kind), ID: target}] = got
+		stored[id][codecs.Target{Kind: postgres.KindName(kind), ID: target}] = got
 		return nil
 	})
 	if err != nil {
@@ -160,13 +160,6 @@ func (v *Verifier) comparePurchase(id uuid.UUID, s *codecs.PurchaseState, versio
 	}
 }
 
-func kindName(kind int16) codecs.TargetKind {
-	if kind == 1 {
-		return codecs.KindProject
-	}
-	return codecs.KindPropertyObject
-}
-
 // compareSums compares each target's sum with its contributions.
 func compareSums(ctx context.Context, tx pgx.Tx, l *look) error {
 	rows, err := tx.Query(ctx, `
@@ -182,7 +175,7 @@ func compareSums(ctx context.Context, tx pgx.Tx, l *look) error {
 	var id uuid.UUID
 	var want, has int64
 	_, err = pgx.ForEachRow(rows, []any{&kind, &id, &want, &has}, func() error {
-		l.differ(Difference{What: "target", ID: fmt.Sprintf("%s %s", kindName(kind), id), Expected: fmt.Sprint(want), Actual: fmt.Sprint(has),
+		l.differ(Difference{What: "target", ID: fmt.Sprintf("%s %s", postgres.KindName(kind), id), Expected: fmt.Sprint(want), Actual: fmt.Sprint(has),
 			Cause: "vitrina.promotion_targets or vitrina.contributions was changed by hand; the sweep mends the sum (promotion.sweep_interval, or --repair now)"})
 		return nil
 	})
@@ -225,7 +218,7 @@ func compareCards(ctx context.Context, tx pgx.Tx, l *look) error {
 		if queued {
 			cause = "it waits for the recompute (promotion.reconcile_interval): is an instance running, and is the card locked by somebody?"
 		}
-		l.differ(Difference{What: "card", ID: fmt.Sprintf("%s %s", kindName(kind), id), Expected: fmt.Sprint(want), Actual: fmt.Sprint(has), Cause: cause})
+		l.differ(Difference{What: "card", ID: fmt.Sprintf("%s %s", postgres.KindName(kind), id), Expected: fmt.Sprint(want), Actual: fmt.Sprint(has), Cause: cause})
 		return nil
 	})
 	if err != nil {

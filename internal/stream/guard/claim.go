@@ -46,8 +46,7 @@ func (c *claim) forward() {
 			return
 		}
 		switch c.note(c.record(msg)) {
-		case repeated:
-			c.guard.repeats.Add(1)
+		case repeated: // it was passed on
 		case full:
 			return
 		case delivered:

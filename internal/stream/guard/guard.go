@@ -40,7 +40,6 @@ type Guard struct {
 	clock   func() time.Time
 	current atomic.Pointer[session]
 	signal  chan record.ID
-	repeats atomic.Uint64
 }
 
 // New returns a Guard. One Guard belongs to one goka.Processor at a time.
@@ -108,9 +107,6 @@ func (g *Guard) abandon(id record.ID, rec *record.Record) {
 
 // Abandoned delivers the id of a record that was abandoned while its session went on. At most one id waits.
 func (g *Guard) Abandoned() <-chan record.ID { return g.signal }
-
-// Repeats counts the records that sarama delivered twice in one session and that were therefore not passed on again.
-func (g *Guard) Repeats() uint64 { return g.repeats.Load() }
 
 // Partition is the state of one claimed partition in the current session.
 type Partition struct {

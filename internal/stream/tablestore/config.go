@@ -1,6 +1,7 @@
 package tablestore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -42,29 +43,14 @@ const (
 	blockFactor = 4
 )
 
-// Default returns the configuration with every default filled in.
-func Default(dir string) Config { return Config{Dir: dir}.withDefaults() }
-
 func (c Config) withDefaults() Config {
-	orInt := func(v, def int) int {
-		if v == 0 {
-			return def
-		}
-		return v
-	}
-	orDuration := func(v, def time.Duration) time.Duration {
-		if v == 0 {
-			return def
-		}
-		return v
-	}
-	c.FlushWrites = orInt(c.FlushWrites, defaultFlushWrites)
-	c.FlushBytes = orInt(c.FlushBytes, defaultFlushBytes)
-	c.FlushInterval = orDuration(c.FlushInterval, defaultFlushInterval)
-	c.FilterSaveInterval = orDuration(c.FilterSaveInterval, defaultFilterSaveInterval)
-	c.WriteBuffer = orInt(c.WriteBuffer, defaultWriteBuffer)
-	c.BlockCache = orInt(c.BlockCache, defaultBlockCache)
-	c.CloseTimeout = orDuration(c.CloseTimeout, defaultCloseTimeout)
+	c.FlushWrites = cmp.Or(c.FlushWrites, defaultFlushWrites)
+	c.FlushBytes = cmp.Or(c.FlushBytes, defaultFlushBytes)
+	c.FlushInterval = cmp.Or(c.FlushInterval, defaultFlushInterval)
+	c.FilterSaveInterval = cmp.Or(c.FilterSaveInterval, defaultFilterSaveInterval)
+	c.WriteBuffer = cmp.Or(c.WriteBuffer, defaultWriteBuffer)
+	c.BlockCache = cmp.Or(c.BlockCache, defaultBlockCache)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, defaultCloseTimeout)
 	return c
 }
 

@@ -254,7 +254,6 @@ func TestSeveralStoresAndBuildersShareOneRegistry(t *testing.T) {
 }
 
 func TestConfigNamesEveryFault(t *testing.T) {
-	require.NoError(t, Default("/state").Validate())
 	require.NoError(t, Config{Dir: "/state"}.Validate())
 	bad := Config{
 		FlushWrites: -1, FlushBytes: -1, FlushInterval: -time.Second, FilterSaveInterval: time.Microsecond, WriteBuffer: 1, BlockCache: -1, CloseTimeout: -1,
