@@ -165,10 +165,10 @@ func (w *RetryWorker) Retry(ctx context.Context) (retried, counted int, err erro
 	}
 	var refused [][16]byte
 	var causes []error
-	err = Bisect(ctx, due, func(ctx context.Context, ids [][16]byte) error {
+	err = bisectLetters(ctx, due, func(ctx context.Context, ids [][16]byte) (int, error) {
 		n, ok, err := w.retry(ctx, ids)
 		retried, counted = retried+n, counted+ok
-		return err
+		return ok, err
 	}, func(id [16]byte, cause error) { refused, causes = append(refused, id), append(causes, cause) })
 	for i, id := range refused {
 		if err == nil {

@@ -111,7 +111,7 @@ func NewViewsSink(pool *pgxpool.Pool, cfg ViewsConfig, letters Letters, metrics 
 //   - dead, with a DATABASE_REJECTED letter due, because the database refuses to count it for good. The retry worker writes the
 //     letter; only where not even that row is taken does Flush write it.
 //
-// An error is an outage. The batch may come again whatever was applied of it: a view already in the ledger is a duplicate.
+// An error is an outage, and so is a database that refuses one view after another. The batch may come again whatever was applied of it: a view already in the ledger is a duplicate.
 func (s *ViewsSink) Flush(ctx context.Context, values []ViewItem) error {
 	if err := s.lanes.ensure(ctx, s.pool, values); err != nil {
 		return fmt.Errorf("applying %d views: %w", len(values), err)
@@ -121,7 +121,7 @@ func (s *ViewsSink) Flush(ctx context.Context, values []ViewItem) error {
 		cause error
 	}
 	var rejected []rejection
-	err := Bisect(ctx, values, s.apply, func(item ViewItem, cause error) { rejected = append(rejected, rejection{item, cause}) })
+	err := bisectLetters(ctx, values, s.apply, func(item ViewItem, cause error) { rejected = append(rejected, rejection{item, cause}) })
 	for i := range rejected {
 		if err == nil {
 			err = s.bury(ctx, &rejected[i].item, rejected[i].cause)
