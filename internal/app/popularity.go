@@ -17,7 +17,7 @@ import (
 )
 
 // buildPopularity makes the popularity consumer for one epoch of its projection.
-func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream.Runtime, error) {
+func (a *App) buildPopularity(_ context.Context, epoch int64, health *sinkHealth) (pipeline, *stream.Runtime, error) {
 	c, m := mustConsumer(config.RolePopularity), a.views
 	letters, err := a.letters(c, m.DLQ.Inc, m.Retries.Inc)
 	if err != nil {
@@ -30,7 +30,7 @@ func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream
 	if err != nil {
 		return pipeline{}, nil, err
 	}
-	writers, err := a.newViewWriters(sink)
+	writers, err := a.newViewWriters(sink, health)
 	if err != nil {
 		return pipeline{}, nil, err
 	}
@@ -58,8 +58,7 @@ func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream
 // to one of them, so that a view and its repeats, which lie in one partition, do not meet in two transactions.
 type viewWriters []*batch.Batcher[popularity.Task]
 
-func (a *App) newViewWriters(sink *postgres.ViewsSink) (viewWriters, error) {
-	health := a.health(config.RolePopularity)
+func (a *App) newViewWriters(sink *postgres.ViewsSink, health *sinkHealth) (viewWriters, error) {
 	var writers viewWriters
 	for i := range a.cfg.Popularity.Writers {
 		cfg := batchConfig(a.cfg, fmt.Sprintf("views sink %d", i+1), a.cfg.Popularity.BatchRows, a.cfg.Popularity.BatchInterval)

@@ -68,10 +68,10 @@ func (c Config) Validate() error {
 
 // Metrics are hooks, called from the batcher's goroutine; nil ones are left out.
 type Metrics struct {
-	Retry     func()                                // one more try of a batch after a failed one
-	Flushed   func(items int, took time.Duration)   // a batch is durable; took is the last try's time
-	Failed    func(err error, items int, tries int) // a try of a batch failed
-	Abandoned func(items int)                       // items settled with ErrAbandoned
+	Retry   func()                                // one more try of a batch after a failed one
+	Flushed func(items int, took time.Duration)   // a batch is durable; took is the last try's time
+	Failed  func(err error, items int, tries int) // a try of a batch failed
+	Over    func()                                // no item of the batch is left, whatever became of them: what its tries said is past
 }
 
 // Flush applies the whole batch; nil means that every item is durable (or dead-lettered and acknowledged). An error is an

@@ -88,6 +88,9 @@ func (b *Batcher[T]) shift() *chunk[T] {
 
 // carry brings one batch through: it returns once each of its items is settled.
 func (b *Batcher[T]) carry(ctx context.Context, c *chunk[T]) {
+	if b.metrics.Over != nil {
+		defer b.metrics.Over()
+	}
 	pause := backoff.New(b.cfg.Backoff)
 	for {
 		b.release(c, b.cfg.DrainTimeout)
@@ -264,9 +267,6 @@ func (b *Batcher[T]) settle(tails []tail, err error) {
 		if t.done != nil {
 			t.done(err)
 		}
-	}
-	if len(tails) > 0 && errors.Is(err, ErrAbandoned) && b.metrics.Abandoned != nil {
-		b.metrics.Abandoned(len(tails))
 	}
 }
 
