@@ -95,9 +95,9 @@ func (a *App) letters(c config.Consumer, count func(), retry func()) (*deadlette
 }
 
 // batchConfig is the one configuration of every sink's batcher.
-func batchConfig(cfg *config.Config, name string, rows int, interval time.Duration) batch.Config {
+func batchConfig(cfg *config.Config, name string, rows, bytes int, interval time.Duration) batch.Config {
 	return batch.Config{
-		Name: name, MaxItems: rows, MaxWait: interval, Buffer: 4 * rows,
+		Name: name, MaxItems: rows, MaxWait: interval, Buffer: 4 * rows, BufferBytes: bytes,
 		Backoff: cfg.Backoff.Config(), DrainTimeout: cfg.Runtime.DrainTimeout,
 	}
 }

@@ -35,7 +35,7 @@ func TestTroubleLastsAsLongAsTheBatchThatFails(t *testing.T) {
 				var health sinkHealth
 				result := away
 				batcher, err := batch.New(batch.Config{
-					Name: "test", MaxItems: 10, MaxWait: time.Second, Buffer: 10, Backoff: backoff.Default(), DrainTimeout: time.Second,
+					Name: "test", MaxItems: 10, MaxWait: time.Second, Buffer: 10, BufferBytes: 1000, Backoff: backoff.Default(), DrainTimeout: time.Second,
 				}, func(context.Context, []int) error { return result }, slog.New(slog.DiscardHandler),
 					sinkMetrics(&health, 0, prometheus.NewCounter(prometheus.CounterOpts{Name: "retries"}), nil))
 				require.NoError(t, err)

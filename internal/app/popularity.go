@@ -61,7 +61,7 @@ type viewWriters []*batch.Batcher[popularity.Task]
 func (a *App) newViewWriters(sink *postgres.ViewsSink, health *sinkHealth) (viewWriters, error) {
 	var writers viewWriters
 	for i := range a.cfg.Popularity.Writers {
-		cfg := batchConfig(a.cfg, fmt.Sprintf("views sink %d", i+1), a.cfg.Popularity.BatchRows, a.cfg.Popularity.BatchInterval)
+		cfg := batchConfig(a.cfg, fmt.Sprintf("views sink %d", i+1), a.cfg.Popularity.BatchRows, a.cfg.Popularity.BufferBytes, a.cfg.Popularity.BatchInterval)
 		cfg.Buffer = cfg.MaxItems // the next batch grows while one is flushed: more would only be memory, and work for the collector
 		batcher, err := batch.New(cfg, a.flushViews(sink), a.deps.Logger, sinkMetrics(health, i, a.views.Retries, a.views.BatchSize))
 		if err != nil {

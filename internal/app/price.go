@@ -44,7 +44,7 @@ func (a *App) buildPrice(_ context.Context, _ int64, health *sinkHealth) (pipeli
 		}
 		return sink.Flush(ctx, rows)
 	}
-	batcher, err := batch.New(batchConfig(a.cfg, "fact sink", a.cfg.Price.BatchRows, a.cfg.Price.BatchInterval), flush, a.deps.Logger,
+	batcher, err := batch.New(batchConfig(a.cfg, "fact sink", a.cfg.Price.BatchRows, a.cfg.Price.BufferBytes, a.cfg.Price.BatchInterval), flush, a.deps.Logger,
 		sinkMetrics(health, 0, m.Retries, nil))
 	if err != nil {
 		return pipeline{}, nil, err

@@ -44,7 +44,7 @@ func (a *App) buildPromotion(_ context.Context, epoch int64, health *sinkHealth)
 		span.End(ctx, err, "postgresql", "UPSERT vitrina.contributions", "UPDATE catalog.property_object_cards, catalog.project_cards")
 		return err
 	}
-	batcher, err := batch.New(batchConfig(a.cfg, "boost sink", a.cfg.Promotion.BatchRows, a.cfg.Promotion.BatchInterval), flush, a.deps.Logger,
+	batcher, err := batch.New(batchConfig(a.cfg, "boost sink", a.cfg.Promotion.BatchRows, a.cfg.Promotion.BufferBytes, a.cfg.Promotion.BatchInterval), flush, a.deps.Logger,
 		sinkMetrics(health, 0, m.Retries, m.BatchSize))
 	if err != nil {
 		return pipeline{}, nil, err

@@ -114,7 +114,7 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 	}
 	d.SetValue(value)
 	task := Task{View: view, Origin: origin, Kind: decision.Kind, MarkAt: decision.MarkAt, Record: rec, Span: span}
-	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Context(), Done: work.Done}); err != nil {
+	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Size: rec.Size(), Session: d.Context(), Done: work.Done}); err != nil {
 		work.Done(err)
 	}
 }
