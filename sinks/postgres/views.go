@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -82,6 +83,7 @@ type ViewsSink struct {
 	log     viewLog
 	lanes   laneCache
 	plain   plainInserts
+	rival   atomic.Bool // a transaction that is not ours keeps cards locked
 
 	delisted delistedObjects
 	batches  sync.Pool // of *viewBatch
@@ -107,7 +109,7 @@ func NewViewsSink(pool *pgxpool.Pool, cfg ViewsConfig, letters Letters, metrics 
 
 // Flush applies a batch; it is a batch.Flush. When it returns nil, each view is durably one of
 //   - counted on its object's card and on the project that the card names, both in the transaction that made its ledger row;
-//   - a duplicate, a view of a Delisted card, or pending, with its record, because its object has no card yet;
+//   - a duplicate, a view of a Delisted card, or pending, with its record, because its object has no card yet or a locked one;
 //   - dead, with a DATABASE_REJECTED letter due, because the database refuses to count it for good. The retry worker writes the
 //     letter; only where not even that row is taken does Flush write it.
 //
@@ -121,7 +123,7 @@ func (s *ViewsSink) Flush(ctx context.Context, values []ViewItem) error {
 		cause error
 	}
 	var rejected []rejection
-	err := bisectLetters(ctx, values, s.apply, func(item ViewItem, cause error) { rejected = append(rejected, rejection{item, cause}) })
+	err := bisectLetters(ctx, values, s.applyAround, func(item ViewItem, cause error) { rejected = append(rejected, rejection{item, cause}) })
 	for i := range rejected {
 		if err == nil {
 			err = s.bury(ctx, &rejected[i].item, rejected[i].cause)

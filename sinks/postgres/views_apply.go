@@ -52,6 +52,12 @@ func (s *ViewsSink) apply(ctx context.Context, values []ViewItem) (taken int, er
 		left = append(left, item)
 	}
 	s.metrics.add(&viewTally{duplicates: duplicates})
+	counted, err := s.settleAll(ctx, left, false)
+	return taken + counted, err
+}
+
+// settleAll settles items of any number, as many at once as one transaction carries.
+func (s *ViewsSink) settleAll(ctx context.Context, left []*ViewItem, locked bool) (counted int, err error) {
 	sortItems(left)
 	for len(left) > 0 {
 		n, size := 0, 0
@@ -59,14 +65,14 @@ func (s *ViewsSink) apply(ctx context.Context, values []ViewItem) (taken int, er
 			size += len(left[n].Record.Key) + len(left[n].Record.Value)
 			n++
 		}
-		counted, err := s.settle(ctx, left[:n])
+		of, err := s.settle(ctx, left[:n], locked)
 		if err != nil {
-			return taken, err
+			return counted, err
 		}
-		taken += counted
+		counted += of
 		left = left[n:]
 	}
-	return taken, nil
+	return counted, nil
 }
 
 // countResult is what became of the items that count was given.
@@ -126,8 +132,9 @@ func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, se
 	return out, nil
 }
 
-// settle applies items with their records, several of one view among them. It returns how many it counted.
-func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) (counted int, err error) {
+// settle applies items with their records, several of one view among them. It returns how many it counted. With locked their cards
+// are not touched: those that the ledger takes are pending.
+func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem, locked bool) (counted int, err error) {
 	b := s.batch(items, new(delistedObjects))
 	defer s.release(b)
 	args := b.arguments(s.cfg.Epoch, false)
@@ -136,6 +143,9 @@ func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) (counted int,
 		records[i], sources[i], durations[i] = codecs.EncodeRecord(item.Record), item.ViewSource, item.DurationSeconds
 	}
 	args = append(args[:13], records, sources, durations, s.cfg.FirstTry)
+	if locked {
+		args[10] = nil // p_counts
+	}
 	var r viewsApplied
 	if err := s.transact(ctx, func(ctx context.Context) error { return r.scan(s.pool.QueryRow(ctx, applyViews, args...)) }); err != nil {
 		return 0, err
@@ -165,6 +175,9 @@ func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) (counted int,
 		}
 		switch b.fate(i) {
 		case fateMissing:
+			if locked {
+				continue
+			}
 			s.log.notFound(ctx, item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds, 1)
 			t.notFound++
 		case fateDelisted:

@@ -24,7 +24,7 @@ func TestMemoryStaysBoundedWhilePostgreSQLIsAway(t *testing.T) {
 	i.WaitReady()
 	o := generate.Defaults()
 	o.Seed, o.Start, o.Span = 63, time.Now().UTC().Add(-time.Hour).Truncate(time.Second), time.Hour
-	o.Views, o.Purchases, o.Prices, o.Projects, o.Objects, o.LateCards, o.Malformed = views, 0, 0, 20, 2_000, 0, 0
+	o.Views, o.Purchases, o.Prices, o.Projects, o.Objects, o.LateCards, o.WrongKeys, o.Malformed = views, 0, 0, 20, 2_000, 0, 0, 0
 	m := model.New(time.Now())
 	writer, err := generate.NewKafkaWriter(s.KgoOpts(), "crc32", o.Seed)
 	require.NoError(t, err)
