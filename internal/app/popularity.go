@@ -92,7 +92,7 @@ func (a *App) flushViews(sink *postgres.ViewsSink) batch.Flush[popularity.Task] 
 		for i := range tasks {
 			t := &tasks[i]
 			items[i] = postgres.ViewItem{
-				ViewID: t.View.ViewID, ObjectID: t.View.ObjectID, Origin: t.Origin, Kind: markKind(t.Kind), MarkAt: t.MarkAt,
+				ViewID: t.View.ViewID, ObjectID: t.View.ObjectID, Origin: t.Origin, Kind: t.Kind, MarkAt: t.MarkAt,
 				Record: t.Record, ViewSource: t.View.Source, DurationSeconds: t.View.DurationSeconds,
 			}
 		}
@@ -107,20 +107,6 @@ func (a *App) flushViews(sink *postgres.ViewsSink) batch.Flush[popularity.Task] 
 		err := sink.Flush(ctx, items)
 		span.End(ctx, err, "postgresql", "UPDATE catalog.property_object_cards", "UPDATE catalog.project_cards")
 		return err
-	}
-}
-
-// markKind translates the rules' word into the sink's.
-func markKind(k popularity.MarkKind) postgres.MarkKind {
-	switch k {
-	case popularity.MarkOwn:
-		return postgres.MarkOwn
-	case popularity.MarkForeign:
-		return postgres.MarkForeign
-	case popularity.MarkEarlier:
-		return postgres.MarkEarlier
-	default:
-		return postgres.MarkNone
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 type Task struct {
 	View   *codecs.View
 	Origin codecs.Origin // of the record as delivered
-	Kind   MarkKind
+	Kind   codecs.MarkKind
 	MarkAt time.Time      // of the mark that was found; zero for MarkNone
 	Record *record.Record // the original record: what a dead letter is made of
 	Span   trace.Span

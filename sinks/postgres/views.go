@@ -18,23 +18,11 @@ import (
 	"github.com/pin-marketplace/vitrina/sinks/deadletter"
 )
 
-// MarkKind says how the mark of a view in the group table relates to the record at hand. The kinds, and their numbers, are those
-// of processors/popularity.
-type MarkKind int
-
-// The kinds. The zero value is none of them and is refused.
-const (
-	MarkNone    MarkKind = iota + 1 // no mark yet
-	MarkOwn                         // made by this very record, delivered again
-	MarkForeign                     // made by another record: proves the view old once its ledger row may be pruned
-	MarkEarlier                     // made by a record of an earlier incarnation of the topic: finished and foreign
-)
-
 // ViewItem is one view on its way to the ledger.
 type ViewItem struct {
 	ViewID, ObjectID uuid.UUID
 	Origin           codecs.Origin // of the record as delivered
-	Kind             MarkKind
+	Kind             codecs.MarkKind
 	MarkAt           time.Time      // of the mark that was found; read for MarkForeign only
 	Record           *record.Record // the original record: what a dead letter is made of
 	ViewSource       string         // a configured name or Unknown; for the metric
@@ -44,9 +32,9 @@ type ViewItem struct {
 // markedAt is the form in which apply_views compares the mark with what the ledger has pruned.
 func (i *ViewItem) markedAt() int64 {
 	switch i.Kind {
-	case MarkForeign:
+	case codecs.MarkForeign:
 		return i.MarkAt.Unix()
-	case MarkEarlier:
+	case codecs.MarkEarlier:
 		return math.MinInt64
 	default:
 		return math.MaxInt64

@@ -106,7 +106,7 @@ func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, se
 		case isRefused && !dead.has(item.ViewID):
 			s.log.duplicate(ctx, item)
 			t.duplicates++
-			if item.Kind == MarkNone || item.Kind == MarkOwn {
+			if item.Kind == codecs.MarkNone || item.Kind == codecs.MarkOwn {
 				out.taken++
 			}
 			continue // a repeat of it may be a record that this one's horizon or mark says nothing about

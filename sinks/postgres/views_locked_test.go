@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pin-marketplace/vitrina/codecs"
 )
 
 // newLockEnv is a ledger whose waits for locks are short, with a project of two cards and a card without project.
@@ -91,7 +93,7 @@ func TestALockedCardDelaysItsOwnViewsOnly(t *testing.T) {
 			_, _, err := e.worker.Retry(t.Context())
 			require.NoError(t, err)
 			for i := range items {
-				items[i].Kind = MarkOwn
+				items[i].Kind = codecs.MarkOwn
 			}
 			require.NoError(t, e.flush(items...), "the batch comes again")
 			for _, object := range objects[:3] {

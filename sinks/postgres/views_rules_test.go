@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pin-marketplace/vitrina/codecs"
 )
 
 const week = 7 * 24 * time.Hour
@@ -41,7 +43,7 @@ var viewRules = []struct {
 		scenario: func(e *viewsEnv, t require.TestingT) {
 			e.countAndPrune(t)
 			again := view("1", "o", at(0, 0))
-			again.Origin.Incarnation, again.Kind = 2, MarkEarlier
+			again.Origin.Incarnation, again.Kind = 2, codecs.MarkEarlier
 			require.NoError(t, e.flush(again))
 			require.EqualValues(t, 1, e.objectViews(t, "o"))
 		},
