@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,21 +23,23 @@ import (
 func TestTroubleLastsAsLongAsTheBatchThatFails(t *testing.T) {
 	away := errors.New("the database is away")
 	for name, test := range map[string]struct {
-		end  func(result *error, endAll context.CancelFunc)
+		end  func(answer func(error), endAll context.CancelFunc)
 		over bool
 	}{
-		"its try succeeds":              {func(result *error, _ context.CancelFunc) { *result = nil }, true},
-		"the epoch has changed":         {func(result *error, _ context.CancelFunc) { *result = fmt.Errorf("epoch 2: %w", batch.ErrFatal) }, true},
-		"all its partitions are gone":   {func(_ *error, endAll context.CancelFunc) { endAll() }, true},
-		"one of its partitions is gone": {func(*error, context.CancelFunc) {}, false},
+		"its try succeeds":              {func(answer func(error), _ context.CancelFunc) { answer(nil) }, true},
+		"the epoch has changed":         {func(answer func(error), _ context.CancelFunc) { answer(fmt.Errorf("epoch 2: %w", batch.ErrFatal)) }, true},
+		"all its partitions are gone":   {func(_ func(error), endAll context.CancelFunc) { endAll() }, true},
+		"one of its partitions is gone": {func(func(error), context.CancelFunc) {}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var health sinkHealth
-				result := away
+				var result atomic.Pointer[error]
+				answer := func(err error) { result.Store(&err) }
+				answer(away)
 				batcher, err := batch.New(batch.Config{
 					Name: "test", MaxItems: 10, MaxWait: time.Second, Buffer: 10, BufferBytes: 1000, Backoff: backoff.Default(), DrainTimeout: time.Second,
-				}, func(context.Context, []int) error { return result }, slog.New(slog.DiscardHandler),
+				}, func(context.Context, []int) error { return *result.Load() }, slog.New(slog.DiscardHandler),
 					sinkMetrics(&health, 0, prometheus.NewCounter(prometheus.CounterOpts{Name: "retries"}), nil))
 				require.NoError(t, err)
 				ctx, stop := context.WithCancel(t.Context())
@@ -52,7 +55,7 @@ func TestTroubleLastsAsLongAsTheBatchThatFails(t *testing.T) {
 				require.Contains(t, health.trouble(time.Now()), away.Error())
 
 				endOne()
-				test.end(&result, endAll)
+				test.end(answer, endAll)
 				<-time.After(2 * time.Minute) // the longest backoff is over
 				synctest.Wait()
 				if test.over {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -41,7 +42,8 @@ func (s *ViewsSink) apply(ctx context.Context, values []ViewItem) (taken int, er
 	if err != nil {
 		return of.taken, err
 	}
-	left, taken := append(of.left, more.left...), of.taken+more.taken
+	left := slices.Concat(of.left, more.left)
+	taken = of.taken + more.taken
 	duplicates := 0
 	for _, item := range repeats {
 		if settled[item.ViewID] {
