@@ -132,6 +132,33 @@ type Mark struct {
 	At       time.Time // UTC, whole seconds, 1970..2106
 }
 
+// MarkKind says how the mark of a view relates to the record at hand. What becomes of the view is the sink's to decide, in the
+// transaction that counts it (design, E4): a mark is a filter and a long memory, never a proof.
+type MarkKind int
+
+// The kinds. The zero value is none of them.
+const (
+	MarkNone    MarkKind = iota + 1 // no mark yet: to the ledger
+	MarkOwn                         // made by this very record, delivered again: to the ledger (E3)
+	MarkForeign                     // made by another record: to the ledger while younger than its window, else a duplicate
+	MarkEarlier                     // made by a record of an earlier incarnation of the same topic: finished and foreign (section 12.3)
+)
+
+// String is the kind's name in logs.
+func (k MarkKind) String() string {
+	switch k {
+	case MarkNone:
+		return "none"
+	case MarkOwn:
+		return "own"
+	case MarkForeign:
+		return "foreign"
+	case MarkEarlier:
+		return "earlier"
+	}
+	return "unknown"
+}
+
 // MessageRef is a message that was taken into account for a purchase.
 type MessageRef struct {
 	ID      uuid.UUID

@@ -16,7 +16,7 @@ import (
 // States of a property object view.
 const (
 	ViewCounted         = "counted"
-	ViewPending         = "pending"          // its object has no card yet
+	ViewPending         = "pending"          // its object has no card yet, or one that is locked
 	ViewDead            = "dead"             // the card never came; dead-lettered
 	ViewSkippedDelisted = "skipped-delisted" // the card is Delisted
 	ViewMarked          = "marked"           // handled longer ago than the ledger remembers

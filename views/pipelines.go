@@ -46,7 +46,7 @@ type Pipeline struct {
 	Retries    int64              `json:"retries"` // of this instance, since its start
 	DLQ        DeadLetters        `json:"dlq"`
 	DLQDepth   *int64             `json:"dlqDepth"`
-	Pending    *int64             `json:"pending"`       // views that wait for their card, cards that wait for the recompute
+	Pending    *int64             `json:"pending"`       // views that wait for their card or for its lock, cards that wait for the recompute
 	Oldest     *time.Time         `json:"oldestPending"` // since when the oldest view waits
 	Projection *ProjectionOfState `json:"projection,omitempty"`
 	Problems   []string           `json:"problems,omitempty"`

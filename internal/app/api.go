@@ -64,15 +64,17 @@ func (h host) Lookup(role, key string) ([]byte, error) {
 	return data, nil
 }
 
-// Retries is how often a role tried again since the start.
+// Retries is how often a role tried again since the start; the role api has nothing to try again.
 func (h host) Retries(role string) int64 {
 	switch role {
 	case config.RolePromotion:
 		return value(h.a.promotion.Retries)
 	case config.RolePopularity:
 		return value(h.a.views.Retries)
-	default:
+	case config.RolePrice:
 		return value(h.a.price.Retries)
+	default:
+		return 0
 	}
 }
 

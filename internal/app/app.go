@@ -231,16 +231,6 @@ func (a *App) Status() []RoleStatus {
 	return out
 }
 
-// health is that of a role's sink.
-func (a *App) health(role string) *sinkHealth {
-	for _, r := range a.roles {
-		if r.name == role {
-			return &r.health
-		}
-	}
-	return &sinkHealth{}
-}
-
 // Runtime is the present processor of a role, nil while it does not run.
 func (a *App) Runtime(role string) *stream.Runtime {
 	for _, r := range a.roles {

@@ -95,9 +95,9 @@ func (a *App) letters(c config.Consumer, count func(), retry func()) (*deadlette
 }
 
 // batchConfig is the one configuration of every sink's batcher.
-func batchConfig(cfg *config.Config, name string, rows int, interval time.Duration) batch.Config {
+func batchConfig(cfg *config.Config, name string, rows, bytes int, interval time.Duration) batch.Config {
 	return batch.Config{
-		Name: name, MaxItems: rows, MaxWait: interval, Buffer: 4 * rows,
+		Name: name, MaxItems: rows, MaxWait: interval, Buffer: 4 * rows, BufferBytes: bytes,
 		Backoff: cfg.Backoff.Config(), DrainTimeout: cfg.Runtime.DrainTimeout,
 	}
 }
@@ -105,11 +105,10 @@ func batchConfig(cfg *config.Config, name string, rows int, interval time.Durati
 // sinkMetrics count a batcher's tries and report how it fares; batches may be nil. Writers of one sink are numbered from 0.
 func sinkMetrics(health *sinkHealth, writer int, retries prometheus.Counter, batches prometheus.Histogram) batch.Metrics {
 	return batch.Metrics{
-		Retry:     retries.Inc,
-		Failed:    func(err error, _, _ int) { health.failed(writer, err) },
-		Abandoned: func(int) { health.well(writer) },
+		Retry:  retries.Inc,
+		Failed: func(err error, _, _ int) { health.failed(writer, err) },
+		Over:   func() { health.well(writer) },
 		Flushed: func(items int, _ time.Duration) {
-			health.well(writer)
 			if batches != nil {
 				batches.Observe(float64(items))
 			}

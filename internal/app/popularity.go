@@ -16,7 +16,7 @@ import (
 )
 
 // buildPopularity makes the popularity consumer for one epoch of its projection.
-func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream.Runtime, error) {
+func (a *App) buildPopularity(_ context.Context, epoch int64, health *sinkHealth) (pipeline, *stream.Runtime, error) {
 	c, m := mustConsumer(config.RolePopularity), a.views
 	letters, err := a.letters(c, m.DLQ.Inc, m.Retries.Inc)
 	if err != nil {
@@ -29,7 +29,7 @@ func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream
 	if err != nil {
 		return pipeline{}, nil, err
 	}
-	writers, err := a.newViewWriters(sink)
+	writers, err := a.newViewWriters(sink, health)
 	if err != nil {
 		return pipeline{}, nil, err
 	}
@@ -57,11 +57,10 @@ func (a *App) buildPopularity(_ context.Context, epoch int64) (pipeline, *stream
 // to one of them, so that a view and its repeats, which lie in one partition, do not meet in two transactions.
 type viewWriters []*batch.Batcher[popularity.Task]
 
-func (a *App) newViewWriters(sink *postgres.ViewsSink) (viewWriters, error) {
-	health := a.health(config.RolePopularity)
+func (a *App) newViewWriters(sink *postgres.ViewsSink, health *sinkHealth) (viewWriters, error) {
 	var writers viewWriters
 	for i := range a.cfg.Popularity.Writers {
-		cfg := batchConfig(a.cfg, fmt.Sprintf("views sink %d", i+1), a.cfg.Popularity.BatchRows, a.cfg.Popularity.BatchInterval)
+		cfg := batchConfig(a.cfg, fmt.Sprintf("views sink %d", i+1), a.cfg.Popularity.BatchRows, a.cfg.Popularity.BufferBytes, a.cfg.Popularity.BatchInterval)
 		cfg.Buffer = cfg.MaxItems // the next batch grows while one is flushed: more would only be memory, and work for the collector
 		batcher, err := batch.New(cfg, a.flushViews(sink), a.deps.Logger, sinkMetrics(health, i, a.views.Retries, a.views.BatchSize))
 		if err != nil {
@@ -93,7 +92,7 @@ func (a *App) flushViews(sink *postgres.ViewsSink) batch.Flush[popularity.Task] 
 		for i := range tasks {
 			t := &tasks[i]
 			items[i] = postgres.ViewItem{
-				ViewID: t.View.ViewID, ObjectID: t.View.ObjectID, Origin: t.Origin, Kind: markKind(t.Kind), MarkAt: t.MarkAt,
+				ViewID: t.View.ViewID, ObjectID: t.View.ObjectID, Origin: t.Origin, Kind: t.Kind, MarkAt: t.MarkAt,
 				Record: t.Record, ViewSource: t.View.Source, DurationSeconds: t.View.DurationSeconds,
 			}
 		}
@@ -114,20 +113,6 @@ func (a *App) flushViews(sink *postgres.ViewsSink) batch.Flush[popularity.Task] 
 		}
 		span.EndOf(ctx, counted, err, "postgresql", postgres.CountObject, postgres.CountProject)
 		return err
-	}
-}
-
-// markKind translates the rules' word into the sink's.
-func markKind(k popularity.MarkKind) postgres.MarkKind {
-	switch k {
-	case popularity.MarkOwn:
-		return postgres.MarkOwn
-	case popularity.MarkForeign:
-		return postgres.MarkForeign
-	case popularity.MarkEarlier:
-		return postgres.MarkEarlier
-	default:
-		return postgres.MarkNone
 	}
 }
 

@@ -23,7 +23,7 @@ func ClickHouseConfig(cfg *config.Config) clickhouse.Config {
 }
 
 // buildPrice makes the price consumer.
-func (a *App) buildPrice(context.Context, int64) (pipeline, *stream.Runtime, error) {
+func (a *App) buildPrice(_ context.Context, _ int64, health *sinkHealth) (pipeline, *stream.Runtime, error) {
 	c, m := mustConsumer(config.RolePrice), a.price
 	if a.facts == nil {
 		return pipeline{}, nil, errors.New("the role price needs clickhouse.dsn")
@@ -44,8 +44,8 @@ func (a *App) buildPrice(context.Context, int64) (pipeline, *stream.Runtime, err
 		}
 		return sink.Flush(ctx, rows)
 	}
-	batcher, err := batch.New(batchConfig(a.cfg, "fact sink", a.cfg.Price.BatchRows, a.cfg.Price.BatchInterval), flush, a.deps.Logger,
-		sinkMetrics(a.health(c.Role), 0, m.Retries, nil))
+	batcher, err := batch.New(batchConfig(a.cfg, "fact sink", a.cfg.Price.BatchRows, a.cfg.Price.BufferBytes, a.cfg.Price.BatchInterval), flush, a.deps.Logger,
+		sinkMetrics(health, 0, m.Retries, nil))
 	if err != nil {
 		return pipeline{}, nil, err
 	}

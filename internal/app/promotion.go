@@ -16,7 +16,7 @@ import (
 )
 
 // buildPromotion makes the promotion consumer for one epoch of its projection.
-func (a *App) buildPromotion(_ context.Context, epoch int64) (pipeline, *stream.Runtime, error) {
+func (a *App) buildPromotion(_ context.Context, epoch int64, health *sinkHealth) (pipeline, *stream.Runtime, error) {
 	c, m := mustConsumer(config.RolePromotion), a.promotion
 	letters, err := a.letters(c, m.DLQ.Inc, m.Retries.Inc)
 	if err != nil {
@@ -44,8 +44,8 @@ func (a *App) buildPromotion(_ context.Context, epoch int64) (pipeline, *stream.
 		span.End(ctx, err, "postgresql", "UPSERT vitrina.contributions", "UPDATE catalog.property_object_cards, catalog.project_cards")
 		return err
 	}
-	batcher, err := batch.New(batchConfig(a.cfg, "boost sink", a.cfg.Promotion.BatchRows, a.cfg.Promotion.BatchInterval), flush, a.deps.Logger,
-		sinkMetrics(a.health(c.Role), 0, m.Retries, m.BatchSize))
+	batcher, err := batch.New(batchConfig(a.cfg, "boost sink", a.cfg.Promotion.BatchRows, a.cfg.Promotion.BufferBytes, a.cfg.Promotion.BatchInterval), flush, a.deps.Logger,
+		sinkMetrics(health, 0, m.Retries, m.BatchSize))
 	if err != nil {
 		return pipeline{}, nil, err
 	}

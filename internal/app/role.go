@@ -23,7 +23,7 @@ type gate func(ctx context.Context) (epoch int64, hold string, err error)
 type role struct {
 	name    string
 	gate    gate
-	build   func(ctx context.Context, epoch int64) (pipeline, *stream.Runtime, error)
+	build   func(ctx context.Context, epoch int64, health *sinkHealth) (pipeline, *stream.Runtime, error)
 	backoff backoff.Config
 	logger  *slog.Logger
 
@@ -45,7 +45,7 @@ type RoleStatus struct {
 }
 
 func newRole(name string, g gate, b backoff.Config, logger *slog.Logger,
-	build func(ctx context.Context, epoch int64) (pipeline, *stream.Runtime, error),
+	build func(ctx context.Context, epoch int64, health *sinkHealth) (pipeline, *stream.Runtime, error),
 ) *role {
 	return &role{
 		name: name, gate: g, build: build, backoff: b, logger: logger.With(slog.String("role", name)),
@@ -71,7 +71,7 @@ func (r *role) Run(ctx context.Context) error {
 			r.pause(ctx)
 			continue
 		}
-		p, runtime, err := r.build(ctx, epoch)
+		p, runtime, err := r.build(ctx, epoch, &r.health)
 		if err != nil {
 			r.fail(ctx, wait, err)
 			continue

@@ -146,6 +146,7 @@ type Promotion struct {
 	Hasher            string        `key:"hasher" default:"crc32" desc:"Partitioner of the topic's producers: crc32 (librdkafka, .NET), murmur2 (Java) or fnv1a (Goka, sarama). A wrong one is slower, never wrong."`
 	BatchRows         int           `key:"batch_rows" default:"5000" desc:"Purchases in one transaction at most."`
 	BatchInterval     time.Duration `key:"batch_interval" default:"100ms" desc:"Longest wait of the first purchase in a transaction."`
+	BufferBytes       int           `key:"buffer_bytes" default:"67108864" desc:"Raw records that wait for a transaction or are in one, bytes; a partition pauses beyond."`
 	ReconcileInterval time.Duration `key:"reconcile_interval" default:"15s" desc:"How often the cursor recompute looks for cards that came, moved or were published."`
 	SweepInterval     time.Duration `key:"sweep_interval" default:"10m" desc:"How often every card is compared with the sum of its contributions."`
 }
@@ -160,6 +161,7 @@ type Popularity struct {
 	PruneInterval time.Duration   `key:"prune_interval" default:"5m" desc:"How often older rows are deleted."`
 	BatchRows     int             `key:"batch_rows" default:"20000" desc:"Views in one transaction at most."`
 	BatchInterval time.Duration   `key:"batch_interval" default:"100ms" desc:"Longest wait of the first view in a transaction."`
+	BufferBytes   int             `key:"buffer_bytes" default:"67108864" desc:"Raw records that wait for a transaction or are in one, bytes for each writer; its partitions pause beyond."`
 	Writers       int             `key:"writers" default:"2" desc:"Transactions at the same time at most; each partition's views go through one of them."`
 }
 
@@ -167,6 +169,7 @@ type Popularity struct {
 type Price struct {
 	BatchRows     int           `key:"batch_rows" default:"1000" desc:"Facts in one insert at most."`
 	BatchInterval time.Duration `key:"batch_interval" default:"5s" desc:"Longest wait of the first fact in a batch."`
+	BufferBytes   int           `key:"buffer_bytes" default:"67108864" desc:"Raw records that wait for an insert or are in one, bytes; a partition pauses beyond."`
 	Cluster       string        `key:"cluster" desc:"ClickHouse cluster on which vitrina migrate creates the table (ON CLUSTER); empty: on the server of the DSN."`
 	Replicated    bool          `key:"replicated" default:"false" desc:"Create the table as ReplicatedReplacingMergeTree."`
 }

@@ -34,6 +34,15 @@ type Record struct {
 	Timestamp time.Time
 }
 
+// Size is how many bytes key, value and headers have.
+func (r *Record) Size() int {
+	n := len(r.Key) + len(r.Value)
+	for i := range r.Headers {
+		n += len(r.Headers[i].Key) + len(r.Headers[i].Value)
+	}
+	return n
+}
+
 // Header returns the value of the last header of that name (Kafka's own lastHeader rule); names compare without case.
 func (r *Record) Header(name string) ([]byte, bool) {
 	for i := len(r.Headers) - 1; i >= 0; i-- {

@@ -14,6 +14,10 @@ import (
 	"github.com/pin-marketplace/vitrina/internal/stream/guard"
 )
 
+// fetchedRecords is how many fetched records wait for the commit guard, for each partition. Sarama counts records and not bytes, so
+// it is small; the guard's own buffer, which counts both, is the large one.
+const fetchedRecords = 128
+
 // partitionChannel is how many records wait for a partition's callback in Goka.
 const partitionChannel = 256
 
@@ -226,6 +230,7 @@ func (r *Runtime) gokaOptions(ctx context.Context, run *run) ([]goka.ProcessorOp
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
+	consumer.ChannelBufferSize = fetchedRecords
 	manager := goka.NewTopicManagerConfig()
 	manager.NoCreate = true // topics are created and checked before, by prepareTopics
 	group := run.guard.Builder(goka.ConsumerGroupBuilderWithConfig(consumer))

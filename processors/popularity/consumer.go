@@ -21,7 +21,7 @@ import (
 type Task struct {
 	View   *codecs.View
 	Origin codecs.Origin // of the record as delivered
-	Kind   MarkKind
+	Kind   codecs.MarkKind
 	MarkAt time.Time      // of the mark that was found; zero for MarkNone
 	Record *record.Record // the original record: what a dead letter is made of
 	Span   trace.Span
@@ -113,7 +113,7 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 	}
 	d.SetValue(value)
 	task := Task{View: view, Origin: origin, Kind: decision.Kind, MarkAt: decision.MarkAt, Record: rec, Span: span}
-	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Context(), Done: work.Done}); err != nil {
+	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Size: rec.Size(), Session: d.Context(), Done: work.Done}); err != nil {
 		work.Done(err)
 	}
 }

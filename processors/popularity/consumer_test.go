@@ -130,12 +130,12 @@ func TestEveryRecordOfAViewWritesItsMarkAndReachesTheSink(t *testing.T) {
 	require.Equal(t, []error{nil, nil, nil, nil}, r.settled)
 	require.Len(t, r.tasks, 4)
 	for i, want := range []struct {
-		kind   MarkKind
+		kind   codecs.MarkKind
 		origin codecs.Origin
 	}{
-		{MarkNone, mark.Origin}, {MarkOwn, mark.Origin},
-		{MarkForeign, codecs.Origin{Incarnation: 7, Partition: 3, Offset: 101}},
-		{MarkForeign, codecs.Origin{Incarnation: 7, Loop: true, Partition: 3, Offset: 5}},
+		{codecs.MarkNone, mark.Origin}, {codecs.MarkOwn, mark.Origin},
+		{codecs.MarkForeign, codecs.Origin{Incarnation: 7, Partition: 3, Offset: 101}},
+		{codecs.MarkForeign, codecs.Origin{Incarnation: 7, Loop: true, Partition: 3, Offset: 5}},
 	} {
 		task := r.tasks[i]
 		require.Equal(t, want.kind, task.Kind, i)
@@ -243,7 +243,7 @@ func TestWhatIsOddAboutAViewIsCountedAndWarnedOf(t *testing.T) {
 			}
 			require.Len(t, r.tasks, 1, "processed all the same")
 			require.Equal(t, uuid.MustParse(viewID), r.tasks[0].View.ViewID)
-			require.Equal(t, MarkNone, r.tasks[0].Kind)
+			require.Equal(t, codecs.MarkNone, r.tasks[0].Kind)
 			require.Len(t, r.written, 1)
 		})
 	}

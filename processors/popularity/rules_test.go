@@ -29,15 +29,15 @@ func TestMarkOfAView(t *testing.T) {
 		origin codecs.Origin
 		want   Decision
 	}{
-		"first record": {nil, source, Decision{MarkNone, now.UTC().Truncate(time.Second),
+		"first record": {nil, source, Decision{codecs.MarkNone, now.UTC().Truncate(time.Second),
 			codecs.Mark{Origin: source, ObjectID: object, At: now.UTC().Truncate(time.Second)}}},
-		"same record":                {made, source, Decision{MarkOwn, made.At, *made}},
-		"other offset":               {made, other(func(o *codecs.Origin) { o.Offset++ }), Decision{MarkForeign, made.At, *made}},
-		"other partition":            {made, other(func(o *codecs.Origin) { o.Partition++ }), Decision{MarkForeign, made.At, *made}},
-		"loop topic, same numbers":   {made, other(func(o *codecs.Origin) { o.Loop = true }), Decision{MarkForeign, made.At, *made}},
-		"loop topic, its own id":     {made, other(func(o *codecs.Origin) { o.Loop, o.Incarnation = true, 9 }), Decision{MarkForeign, made.At, *made}},
-		"topic made anew, same":      {made, other(func(o *codecs.Origin) { o.Incarnation++ }), Decision{MarkEarlier, made.At, *made}},
-		"topic made anew, elsewhere": {made, other(func(o *codecs.Origin) { o.Incarnation, o.Offset = 1, 5 }), Decision{MarkEarlier, made.At, *made}},
+		"same record":                {made, source, Decision{codecs.MarkOwn, made.At, *made}},
+		"other offset":               {made, other(func(o *codecs.Origin) { o.Offset++ }), Decision{codecs.MarkForeign, made.At, *made}},
+		"other partition":            {made, other(func(o *codecs.Origin) { o.Partition++ }), Decision{codecs.MarkForeign, made.At, *made}},
+		"loop topic, same numbers":   {made, other(func(o *codecs.Origin) { o.Loop = true }), Decision{codecs.MarkForeign, made.At, *made}},
+		"loop topic, its own id":     {made, other(func(o *codecs.Origin) { o.Loop, o.Incarnation = true, 9 }), Decision{codecs.MarkForeign, made.At, *made}},
+		"topic made anew, same":      {made, other(func(o *codecs.Origin) { o.Incarnation++ }), Decision{codecs.MarkEarlier, made.At, *made}},
+		"topic made anew, elsewhere": {made, other(func(o *codecs.Origin) { o.Incarnation, o.Offset = 1, 5 }), Decision{codecs.MarkEarlier, made.At, *made}},
 	} {
 		require.Equal(t, tt.want, Decide(tt.mark, &codecs.View{ObjectID: object}, tt.origin, now), name)
 	}
@@ -66,14 +66,14 @@ func TestMarksAgainstTheModel(t *testing.T) {
 			}
 			d := Decide(mark, &codecs.View{ObjectID: object}, origin, clock)
 
-			want := MarkForeign
+			want := codecs.MarkForeign
 			switch {
 			case first == nil:
-				want, first, firstAt = MarkNone, &origin, clock.UTC().Truncate(time.Second)
+				want, first, firstAt = codecs.MarkNone, &origin, clock.UTC().Truncate(time.Second)
 			case *first == origin:
-				want = MarkOwn
+				want = codecs.MarkOwn
 			case first.Loop == origin.Loop && first.Incarnation != origin.Incarnation:
-				want = MarkEarlier
+				want = codecs.MarkEarlier
 			}
 			require.Equal(t, want, d.Kind, "%s", d.Kind)
 			require.True(t, firstAt.Equal(d.MarkAt))

@@ -71,7 +71,7 @@ func (c *Consumer) Handle(d stream.Context, rec *record.Record) {
 	work := &processors.Work{Lag: c.Metrics.Lag.Start(rec.Partition, event.EventTime), Duration: c.Metrics.ConsumeDuration, Clock: c.Clock, Begun: now,
 		Spans: [2]trace.Span{span, receive}, Committed: d.DeferCommit()}
 	task := Task{Fact: &event.Fact, Record: rec, Span: span.SpanContext()}
-	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Context(), Done: work.Done}); err != nil {
+	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Size: rec.Size(), Session: d.Context(), Done: work.Done}); err != nil {
 		work.Done(err)
 	}
 }

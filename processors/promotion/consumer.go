@@ -112,7 +112,7 @@ func (c *Consumer) handle(d stream.Context, delivered, rec *record.Record) {
 		return
 	}
 	task := Task{PurchaseID: event.PurchaseID, State: decision.Emit, Record: rec, Span: span.SpanContext()}
-	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Session: d.Context(), Done: work.Done}); err != nil {
+	if err := c.Sink.Submit(ctx, batch.Item[Task]{Value: task, Size: rec.Size(), Session: d.Context(), Done: work.Done}); err != nil {
 		work.Done(err)
 	}
 }

@@ -30,6 +30,8 @@ var (
 // Item is one value on its way to a database together with its record's deferred commit.
 type Item[T any] struct {
 	Value T
+	// Size is how many bytes the item keeps in memory, about: those of its raw record. Not below 0.
+	Size int
 	// Session ends when the partition is given up. Nil never ends. Contexts derived by WithValue alone count as one session.
 	Session context.Context
 	// Done is called exactly once if Submit returned nil, and never otherwise: nil = the effect is durable; any error
@@ -44,6 +46,7 @@ type Config struct {
 	MaxItems     int            // items of a batch at most
 	MaxWait      time.Duration  // longest time the first item of a batch waits before the batch is flushed
 	Buffer       int            // items waiting at most, those of the batch being flushed not counted; at least MaxItems
+	BufferBytes  int            // Size of all items taken and not settled; one item may go beyond. A batch is full at half of it
 	Backoff      backoff.Config // between the tries of a failed batch
 	DrainTimeout time.Duration  // for the flush that is under way when the batcher stops or a session ends
 }
@@ -57,6 +60,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("batch %s: the batch interval (%s) must be above 0", c.Name, c.MaxWait)
 	case c.Buffer < c.MaxItems:
 		return fmt.Errorf("batch %s: the buffer (%d) must hold at least one batch (%d), or no batch ever gets full", c.Name, c.Buffer, c.MaxItems)
+	case c.BufferBytes <= 0:
+		return fmt.Errorf("batch %s: the buffer's bytes (%d) must be above 0", c.Name, c.BufferBytes)
 	case c.DrainTimeout <= 0:
 		return fmt.Errorf("batch %s: the drain timeout (%s) must be above 0", c.Name, c.DrainTimeout)
 	}
@@ -68,10 +73,10 @@ func (c Config) Validate() error {
 
 // Metrics are hooks, called from the batcher's goroutine; nil ones are left out.
 type Metrics struct {
-	Retry     func()                                // one more try of a batch after a failed one
-	Flushed   func(items int, took time.Duration)   // a batch is durable; took is the last try's time
-	Failed    func(err error, items int, tries int) // a try of a batch failed
-	Abandoned func(items int)                       // items settled with ErrAbandoned
+	Retry   func()                                // one more try of a batch after a failed one
+	Flushed func(items int, took time.Duration)   // a batch is durable; took is the last try's time
+	Failed  func(err error, items int, tries int) // a try of a batch failed
+	Over    func()                                // no item of the batch is left, whatever became of them: what its tries said is past
 }
 
 // Flush applies the whole batch; nil means that every item is durable (or dead-lettered and acknowledged). An error is an
@@ -94,6 +99,7 @@ type Batcher[T any] struct {
 	queue    []*chunk[T] // batches waiting; only the last one still grows
 	spare    spare[T]
 	waiting  int           // items in the queue
+	held     int           // Size of all items that are not settled
 	hurry    *chunk[T]     // the queue up to here is due at once: a session has ended
 	space    chan struct{} // closed when room appears or the batcher stops; nil while nobody waits for it
 	closed   bool
@@ -125,7 +131,7 @@ func (b *Batcher[T]) Waiting() int {
 	return b.waiting
 }
 
-// Submit puts an item into the buffer and blocks while that is full. It returns nil when the batcher has taken charge of
+// Submit puts an item into the buffer and blocks while that is full, by items or by bytes. It returns nil when the batcher has taken charge of
 // the item, or, without ever calling Done, the cause of the end of ctx or of the item's session, or ErrStopped. The order
 // of one goroutine's items is kept.
 func (b *Batcher[T]) Submit(ctx context.Context, item Item[T]) error {
@@ -155,7 +161,7 @@ func (b *Batcher[T]) offer(item Item[T]) (<-chan struct{}, error) {
 		b.mu.Unlock()
 		return nil, ErrStopped
 	}
-	if b.waiting >= b.cfg.Buffer {
+	if b.waiting >= b.cfg.Buffer || b.held >= b.cfg.BufferBytes {
 		if b.space == nil {
 			b.space = make(chan struct{})
 		}
@@ -175,14 +181,21 @@ func (b *Batcher[T]) offer(item Item[T]) (<-chan struct{}, error) {
 // is due.
 func (b *Batcher[T]) push(item Item[T]) bool {
 	first := len(b.queue) == 0
-	if first || b.queue[len(b.queue)-1].len() >= b.cfg.MaxItems {
+	if first || b.full(b.queue[len(b.queue)-1]) {
 		b.queue = append(b.queue, b.spare.chunk(time.Now()))
 	}
 	c := b.queue[len(b.queue)-1]
 	c.values = append(c.values, item.Value)
-	c.tails = append(c.tails, tail{done: item.Done, session: b.sessions.enter(item.Session)})
+	c.tails = append(c.tails, tail{done: item.Done, session: b.sessions.enter(item.Session), size: item.Size})
+	c.bytes += item.Size
+	b.held += item.Size
 	b.waiting++
-	return first || c.len() == b.cfg.MaxItems
+	return first || b.full(c)
+}
+
+// full says that a batch takes no more items. Half of the bytes are left to the next one, which grows while it is flushed.
+func (b *Batcher[T]) full(c *chunk[T]) bool {
+	return c.len() >= b.cfg.MaxItems || c.bytes >= b.cfg.BufferBytes/2
 }
 
 // sessionEnded makes everything that waits due at once, so that the partition's next owner finds as little as possible

@@ -123,7 +123,7 @@ func (l *ledger) of(i int) []error {
 }
 
 func config() Config {
-	return Config{Name: "test", MaxItems: 3, MaxWait: 5 * time.Second, Buffer: 6, DrainTimeout: 5 * time.Second,
+	return Config{Name: "test", MaxItems: 3, MaxWait: 5 * time.Second, Buffer: 6, BufferBytes: 1 << 20, DrainTimeout: 5 * time.Second,
 		Backoff: backoff.Config{Min: time.Second, Max: time.Minute}}
 }
 
@@ -346,6 +346,7 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 		"batch size (0)":             func(c *Config) { c.MaxItems = 0 },
 		"interval (0s)":              func(c *Config) { c.MaxWait = 0 },
 		"must hold at least one":     func(c *Config) { c.Buffer = 2 },
+		"buffer's bytes (0)":         func(c *Config) { c.BufferBytes = 0 },
 		"drain timeout (0s)":         func(c *Config) { c.DrainTimeout = 0 },
 		"backoff.min (0s) must be a": func(c *Config) { c.Backoff.Min = 0 },
 	} {

@@ -13,7 +13,7 @@ import (
 // BenchmarkThroughput: items through Submit, a flush that costs nothing, and Done; the bound is 1,000,000 items/s.
 func BenchmarkThroughput(b *testing.B) {
 	type value [4]uint64
-	cfg := Config{Name: "bench", MaxItems: 5000, MaxWait: 100 * time.Millisecond, Buffer: 20000, DrainTimeout: time.Second, Backoff: backoff.Default()}
+	cfg := Config{Name: "bench", MaxItems: 5000, MaxWait: 100 * time.Millisecond, Buffer: 20000, BufferBytes: 64 << 20, DrainTimeout: time.Second, Backoff: backoff.Default()}
 	batcher, err := New(cfg, func(context.Context, []value) error { return nil }, slog.New(slog.DiscardHandler), Metrics{})
 	if err != nil {
 		b.Fatal(err)

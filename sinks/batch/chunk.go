@@ -6,12 +6,14 @@ import "time"
 type tail struct {
 	done    func(error)
 	session *session // nil: never ends
+	size    int
 }
 
 // chunk is a batch: filled while it waits, frozen once the runner has taken it.
 type chunk[T any] struct {
 	values []T
 	tails  []tail
+	bytes  int       // Size of its items
 	first  time.Time // when its first item came
 }
 
@@ -24,6 +26,7 @@ func (c *chunk[T]) without(give func(*session) bool) []tail {
 	for _, t := range c.tails {
 		if t.session != nil && give(t.session) {
 			given = append(given, t)
+			c.bytes -= t.size
 		}
 	}
 	if len(given) == 0 {
@@ -45,7 +48,7 @@ func (c *chunk[T]) without(give func(*session) bool) []tail {
 // take empties the chunk.
 func (c *chunk[T]) take() []tail {
 	tails := c.tails
-	c.values, c.tails = nil, nil
+	c.values, c.tails, c.bytes = nil, nil, 0
 	return tails
 }
 

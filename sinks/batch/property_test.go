@@ -138,8 +138,31 @@ func (p *play) done(v int) func(error) {
 	}
 }
 
+// The sizes of items in a script: some are larger than half of a small buffer.
+const largest = 9
+
+func sizeOf(v int) int { return v * 7 % (largest + 1) }
+
+func (p *play) held() int {
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	for _, c := range p.b.queue {
+		bytes := 0
+		for _, v := range c.values {
+			bytes += sizeOf(v)
+		}
+		if c.bytes != bytes {
+			p.broken("a batch of %d bytes counts %d", bytes, c.bytes)
+		}
+	}
+	return p.b.held
+}
+
 // check is called when everything has come to rest.
 func (p *play) check() {
+	if n := p.held(); n >= p.cfg.BufferBytes+largest {
+		p.broken("items of %d bytes are held in a buffer of %d", n, p.cfg.BufferBytes)
+	}
 	if n := p.b.Waiting(); n > p.cfg.Buffer {
 		p.broken("%d items wait in a buffer of %d", n, p.cfg.Buffer)
 	}
@@ -196,7 +219,7 @@ func (p *play) run(t *testing.T, script []step) error {
 				p.mu.Lock()
 				p.accepted[v] = l.gen
 				p.mu.Unlock()
-				if err := b.Submit(l.ctx, Item[int]{Value: v, Session: l.ctx, Done: p.done(v)}); err != nil {
+				if err := b.Submit(l.ctx, Item[int]{Value: v, Size: sizeOf(v), Session: l.ctx, Done: p.done(v)}); err != nil {
 					p.mu.Lock()
 					if _, called := p.settled[v]; called {
 						p.broken("Submit of %d failed, but Done was called", v)
@@ -287,6 +310,9 @@ func (p *play) run(t *testing.T, script []step) error {
 	if n := b.Waiting(); n != 0 {
 		p.broken("an empty buffer counts %d items", n)
 	}
+	if n := p.held(); n != 0 {
+		p.broken("an empty buffer counts %d bytes", n)
+	}
 	if n := len(b.sessions.live); n > 0 {
 		p.broken("%d sessions are still watched", n)
 	}
@@ -303,6 +329,7 @@ func TestEveryInterleavingSettlesEachItemOnce(t *testing.T) {
 		cfg := config()
 		cfg.MaxItems = rapid.IntRange(1, 5).Draw(rt, "max")
 		cfg.Buffer = cfg.MaxItems + rapid.IntRange(0, 10).Draw(rt, "buffer")
+		cfg.BufferBytes = rapid.IntRange(1, 60).Draw(rt, "bytes")
 		script := rapid.SliceOfN(steps, 1, 60).Draw(rt, "script")
 		p := &play{cfg: cfg, durable: map[int]bool{}, accepted: map[int]int{}, settled: map[int]error{}, ended: map[int]time.Time{}}
 		var err error

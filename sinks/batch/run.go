@@ -57,7 +57,7 @@ func (b *Batcher[T]) due(now time.Time) (*chunk[T], time.Duration) {
 		return nil, -1
 	}
 	head := b.queue[0]
-	if wait := b.cfg.MaxWait - now.Sub(head.first); wait > 0 && b.hurry == nil && head.len() < b.cfg.MaxItems {
+	if wait := b.cfg.MaxWait - now.Sub(head.first); wait > 0 && b.hurry == nil && !b.full(head) {
 		return nil, wait
 	}
 	return b.shift(), 0
@@ -88,6 +88,9 @@ func (b *Batcher[T]) shift() *chunk[T] {
 
 // carry brings one batch through: it returns once each of its items is settled.
 func (b *Batcher[T]) carry(ctx context.Context, c *chunk[T]) {
+	if b.metrics.Over != nil {
+		defer b.metrics.Over()
+	}
 	pause := backoff.New(b.cfg.Backoff)
 	for {
 		b.release(c, b.cfg.DrainTimeout)
@@ -230,12 +233,11 @@ func (b *Batcher[T]) release(c *chunk[T], grace time.Duration) {
 	clear(b.queue[len(kept):])
 	b.queue = kept
 	b.leave(given)
-	b.makeRoom()
 	b.mu.Unlock()
 	b.settle(given, ErrAbandoned)
 }
 
-// takeAll empties the batch and counts its items out of their sessions.
+// takeAll empties the batch and counts its items out.
 func (b *Batcher[T]) takeAll(c *chunk[T]) []tail {
 	tails := c.take()
 	b.mu.Lock()
@@ -251,11 +253,13 @@ func (b *Batcher[T]) recycle(values []T, tails []tail) {
 	b.spare.keep(values, tails)
 }
 
-// leave is called with the lock held.
+// leave counts items out of their sessions and of the buffer's bytes. Called with the lock held.
 func (b *Batcher[T]) leave(tails []tail) {
 	for _, t := range tails {
 		b.sessions.leave(t.session)
+		b.held -= t.size
 	}
+	b.makeRoom()
 }
 
 // settle calls Done of items that are in no batch any more, which is what makes it once. Never with the lock held.
@@ -264,9 +268,6 @@ func (b *Batcher[T]) settle(tails []tail, err error) {
 		if t.done != nil {
 			t.done(err)
 		}
-	}
-	if len(tails) > 0 && errors.Is(err, ErrAbandoned) && b.metrics.Abandoned != nil {
-		b.metrics.Abandoned(len(tails))
 	}
 }
 

@@ -42,7 +42,7 @@ func run(t *testing.T, conn *Conn) *pipeline {
 	t.Helper()
 	p := &pipeline{settled: make(chan error, 100000)}
 	var err error
-	p.Batcher, err = batch.New(batch.Config{Name: "price", MaxItems: 100, MaxWait: 20 * time.Millisecond, Buffer: 1000, DrainTimeout: time.Second,
+	p.Batcher, err = batch.New(batch.Config{Name: "price", MaxItems: 100, MaxWait: 20 * time.Millisecond, Buffer: 1000, BufferBytes: 1 << 20, DrainTimeout: time.Second,
 		Backoff: backoff.Config{Min: 10 * time.Millisecond, Max: 50 * time.Millisecond}},
 		NewFactSink(conn, &p.letters, nil, p.log.events(), Metrics{}, time.Now).Flush, slog.New(slog.NewJSONHandler(&p.log, nil)),
 		batch.Metrics{Retry: func() { p.retries.Add(1) }})

@@ -30,6 +30,7 @@ type Config struct {
 const (
 	lettersPerBatch  = 200
 	lettersBuffered  = 400
+	lettersBytes     = 64 << 20
 	lettersOversized = 100 // letters that wait for their topic to allow their size
 	gatherFor        = 5 * time.Millisecond
 )
@@ -94,7 +95,7 @@ func New(cfg Config, client *kgo.Client, events Events, logger *slog.Logger, m M
 		cfg.DrainTimeout = 5 * time.Second
 	}
 	w := &Writer{cfg: cfg, client: client, events: events, logger: logger, metrics: m, solo: make(chan struct{}, 1)}
-	bc := batch.Config{Name: "dead letters " + cfg.Consumer, MaxItems: lettersPerBatch, MaxWait: gatherFor, Buffer: lettersBuffered,
+	bc := batch.Config{Name: "dead letters " + cfg.Consumer, MaxItems: lettersPerBatch, MaxWait: gatherFor, Buffer: lettersBuffered, BufferBytes: lettersBytes,
 		Backoff: cfg.Backoff, DrainTimeout: cfg.DrainTimeout}
 	var err error
 	if w.letters, err = batch.New(bc, w.flush, logger, batch.Metrics{Retry: m.Retry}); err != nil {
@@ -120,7 +121,7 @@ func (w *Writer) Run(ctx context.Context) error {
 // letters wait. An error means that the letter was not taken and done will not be called.
 func (w *Writer) Submit(session context.Context, l Letter, done func(error)) error {
 	p := &parcel{letter: l, session: session, done: done}
-	return w.letters.Submit(session, batch.Item[*parcel]{Value: p, Session: session, Done: p.leaveMain})
+	return w.letters.Submit(session, batch.Item[*parcel]{Value: p, Size: l.Record.Size(), Session: session, Done: p.leaveMain})
 }
 
 // Write writes letters and returns when every in-sync replica has them all, or with an error when ctx ended or the writer
@@ -231,7 +232,7 @@ func (w *Writer) setAside(ctx context.Context, p *parcel) {
 	}
 	p.written = true // as far as the main batcher is concerned
 	next := &parcel{letter: p.letter, session: p.session, done: p.done}
-	if err := w.oversized.Submit(context.WithoutCancel(ctx), batch.Item[*parcel]{Value: next, Session: p.session, Done: p.done}); err != nil {
+	if err := w.oversized.Submit(context.WithoutCancel(ctx), batch.Item[*parcel]{Value: next, Size: p.letter.Record.Size(), Session: p.session, Done: p.done}); err != nil {
 		p.done(fmt.Errorf("%w (%w)", batch.ErrAbandoned, err))
 	}
 }

@@ -77,10 +77,6 @@ func NewBoostSink(pool *pgxpool.Pool, cfg BoostConfig, letters Letters, events E
 	return &BoostSink{pool: pool, cfg: cfg, letters: letters, events: events, metrics: metrics}, nil
 }
 
-// refusesAll is how many snapshots the database has to refuse, with none applied, for the catalog to be at fault and not the
-// events: a wrong constraint or trigger must not send a topic to the dead letters.
-const refusesAll = 16
-
 // Flush applies a batch; it is a batch.Flush. Each purchase's newest snapshot is applied in one transaction for the whole
 // batch, so a card that many of them reach is written once. When it returns nil, every snapshot is durable, older than
 // what is stored, or dead-lettered and acknowledged:
@@ -91,29 +87,22 @@ const refusesAll = 16
 // An error is an outage. The batch may come again whatever was applied of it: equal snapshots are applied again without effect.
 func (s *BoostSink) Flush(ctx context.Context, values []Snapshot) error {
 	var letters []deadletter.Letter
-	applied, refused := 0, 0
-	var last error
-	apply := func(ctx context.Context, part []Snapshot) error {
-		if applied == 0 && refused >= refusesAll {
-			return fmt.Errorf("PostgreSQL refuses one purchase after another; check the constraints and triggers of the card tables: %s", Explain(last))
-		}
+	apply := func(ctx context.Context, part []Snapshot) (int, error) {
 		lost, err := s.apply(ctx, part)
-		if err == nil {
-			applied++
-		}
 		letters = append(letters, lost...)
-		return err
+		if err != nil {
+			return 0, err
+		}
+		return len(part), nil
 	}
 	reject := func(v Snapshot, err error) {
-		refused++
-		last = err
 		letters = append(letters, deadletter.Letter{
 			Record: v.Record, Code: codecs.CodeDatabaseRejected, Attempts: 1,
 			Reason: "PostgreSQL refuses purchase " + v.PurchaseID.String() + " for good: " + Explain(err),
 			Attrs:  append(purchaseAttrs(v), slog.Int("cards_affected", 0)),
 		})
 	}
-	if err := Bisect(ctx, values, apply, reject); err != nil {
+	if err := bisectLetters(ctx, values, apply, reject); err != nil {
 		return fmt.Errorf("applying %d purchase snapshots: %w", len(values), err)
 	}
 	for _, l := range letters {

@@ -78,9 +78,9 @@ func TestPopularityIsRebuiltFromTheTopic(t *testing.T) {
 	pruner := e.newPruner(time.Hour)
 	require.True(t, e.prune(t, pruner).Before.IsZero())
 	own := view("1", "o", at(0, 0))
-	own.Kind, own.MarkAt = MarkOwn, time.Now().Add(-8*week)
+	own.Kind, own.MarkAt = codecs.MarkOwn, time.Now().Add(-8*week)
 	earlier := view("8", "o", at(0, 7))
-	earlier.Kind = MarkEarlier
+	earlier.Kind = codecs.MarkEarlier
 	require.NoError(t, e.flush(own, marked(view("2", "o", at(0, 1)), time.Now().Add(-8*week)), view("3", "frozen", at(0, 2)), view("4", "later", at(0, 3)),
 		view("6", "late", at(0, 5)), earlier, view("7", "of shut", at(1, 0))))
 	require.EqualValues(t, 3, e.objectViews(t, "o"))
@@ -129,7 +129,7 @@ func TestPopularityIsRebuiltFromTheMarks(t *testing.T) {
 
 	// What comes again after the commit: unfinished records count, everything else is a duplicate.
 	own := view("unfinished", "o", at(1, 2))
-	own.Kind, own.MarkAt = MarkOwn, time.Unix(1700000000, 0)
+	own.Kind, own.MarkAt = codecs.MarkOwn, time.Unix(1700000000, 0)
 	require.NoError(t, e.flush(own, view("9", "o", at(1, 1)), view("1", "o", at(0, 0)), marked(view("2", "o", at(1, 9)), time.Unix(1700000000, 0)),
 		marked(view("pruned long ago", "o", at(1, 10)), time.Unix(1700000000, 0)), view("4", "later", at(0, 3))))
 	require.EqualValues(t, 6, e.objectViews(t, "o"))

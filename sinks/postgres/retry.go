@@ -55,6 +55,7 @@ type RetryWorker struct {
 	clock   func() time.Time
 	log     viewLog
 	diedLog *telemetry.Event
+	rival   bool // a transaction that is not ours keeps cards locked; of the goroutine that retries
 }
 
 // NewRetryWorker returns a worker for one epoch of the projection; see NewViewsSink.
@@ -158,12 +159,39 @@ func (w *RetryWorker) Retry(ctx context.Context) (retried, counted int, err erro
 	if err != nil {
 		return 0, 0, fmt.Errorf("looking for late views that are due: %w", err)
 	}
+	if !w.rival {
+		retried, counted, err = w.retryAll(ctx, due)
+		if !lockTimedOut(err) {
+			return retried, counted, err
+		}
+		w.rival = true
+	}
+	free, err := w.postpone(ctx, due)
+	if err != nil {
+		return retried, counted, fmt.Errorf("looking for the cards of late views that are locked: %w", err)
+	}
+	w.rival = len(free) < len(due)
+	n, ok, err := w.retryAll(ctx, free)
+	return retried + len(due) - len(free) + n, counted + ok, err
+}
+
+// postpone lets those of the due views wait once more whose cards another transaction keeps locked, and returns the others.
+func (w *RetryWorker) postpone(ctx context.Context, due [][16]byte) ([][16]byte, error) {
+	var postponed [][16]byte
+	err := w.transact(ctx, func(ctx context.Context) error {
+		return w.pool.QueryRow(ctx, `SELECT vitrina.postpone_views($1, $2, $3)`, w.cfg.Epoch, due, w.cfg.Delays[0]).Scan(&postponed)
+	})
+	return slices.DeleteFunc(due, func(id [16]byte) bool { return slices.Contains(postponed, id) }), err
+}
+
+// retryAll tries due views, buries those that the database refuses, and says how many it took and how many of them it counted.
+func (w *RetryWorker) retryAll(ctx context.Context, due [][16]byte) (retried, counted int, err error) {
 	var refused [][16]byte
 	var causes []error
-	err = Bisect(ctx, due, func(ctx context.Context, ids [][16]byte) error {
+	err = bisectLetters(ctx, due, func(ctx context.Context, ids [][16]byte) (int, error) {
 		n, ok, err := w.retry(ctx, ids)
 		retried, counted = retried+n, counted+ok
-		return err
+		return ok, err
 	}, func(id [16]byte, cause error) { refused, causes = append(refused, id), append(causes, cause) })
 	for i, id := range refused {
 		if err == nil {

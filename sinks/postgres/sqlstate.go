@@ -126,3 +126,36 @@ func Bisect[T any](ctx context.Context, values []T, apply func(context.Context, 
 	}
 	return Bisect(ctx, values[half:], apply, reject)
 }
+
+// refusesAll is how many records the database has to refuse, with none taken, for the catalog to be at fault and not the events:
+// a wrong constraint or trigger must not send a topic to the dead letters. Fewer are dead-lettered: a few bad events alone in
+// their batch must not stop the topic either.
+const refusesAll = 16
+
+// bisectLetters is Bisect for records that are dead-lettered when they are refused; apply also says how many of its values prove that
+// the database takes some. Nothing may be dead-lettered before it has returned nil.
+func bisectLetters[T any](ctx context.Context, values []T, apply func(context.Context, []T) (taken int, err error), reject func(T, error)) error {
+	taken, refused := 0, 0
+	var last error
+	atFault := func() error {
+		if taken > 0 || refused < refusesAll {
+			return nil
+		}
+		return fmt.Errorf("PostgreSQL refuses one record after another; check the constraints and triggers of the card tables: %s", Explain(last))
+	}
+	err := Bisect(ctx, values, func(ctx context.Context, part []T) error {
+		if err := atFault(); err != nil {
+			return err
+		}
+		n, err := apply(ctx, part)
+		taken += n
+		return err
+	}, func(v T, err error) {
+		refused, last = refused+1, err
+		reject(v, err)
+	})
+	if err != nil {
+		return err
+	}
+	return atFault()
+}

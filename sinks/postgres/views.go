@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,23 +18,11 @@ import (
 	"github.com/pin-marketplace/vitrina/sinks/deadletter"
 )
 
-// MarkKind says how the mark of a view in the group table relates to the record at hand. The kinds, and their numbers, are those
-// of processors/popularity.
-type MarkKind int
-
-// The kinds. The zero value is none of them and is refused.
-const (
-	MarkNone    MarkKind = iota + 1 // no mark yet
-	MarkOwn                         // made by this very record, delivered again
-	MarkForeign                     // made by another record: proves the view old once its ledger row may be pruned
-	MarkEarlier                     // made by a record of an earlier incarnation of the topic: finished and foreign
-)
-
 // ViewItem is one view on its way to the ledger.
 type ViewItem struct {
 	ViewID, ObjectID uuid.UUID
 	Origin           codecs.Origin // of the record as delivered
-	Kind             MarkKind
+	Kind             codecs.MarkKind
 	MarkAt           time.Time      // of the mark that was found; read for MarkForeign only
 	Record           *record.Record // the original record: what a dead letter is made of
 	ViewSource       string         // a configured name or Unknown; for the metric
@@ -51,9 +40,9 @@ const (
 // markedAt is the form in which apply_views compares the mark with what the ledger has pruned.
 func (i *ViewItem) markedAt() int64 {
 	switch i.Kind {
-	case MarkForeign:
+	case codecs.MarkForeign:
 		return i.MarkAt.Unix()
-	case MarkEarlier:
+	case codecs.MarkEarlier:
 		return math.MinInt64
 	default:
 		return math.MaxInt64
@@ -89,6 +78,7 @@ type ViewsSink struct {
 	log     viewLog
 	lanes   laneCache
 	plain   plainInserts
+	rival   atomic.Bool // a transaction that is not ours keeps cards locked
 
 	delisted delistedObjects
 	batches  sync.Pool // of *viewBatch
@@ -114,11 +104,11 @@ func NewViewsSink(pool *pgxpool.Pool, cfg ViewsConfig, letters Letters, metrics 
 
 // Flush applies a batch; it is a batch.Flush. When it returns nil, each view is durably one of
 //   - counted on its object's card and on the project that the card names, both in the transaction that made its ledger row;
-//   - a duplicate, a view of a Delisted card, or pending, with its record, because its object has no card yet;
+//   - a duplicate, a view of a Delisted card, or pending, with its record, because its object has no card yet or a locked one;
 //   - dead, with a DATABASE_REJECTED letter due, because the database refuses to count it for good. The retry worker writes the
 //     letter; only where not even that row is taken does Flush write it.
 //
-// An error is an outage. The batch may come again whatever was applied of it: a view already in the ledger is a duplicate.
+// An error is an outage, and so is a database that refuses one view after another. The batch may come again whatever was applied of it: a view already in the ledger is a duplicate.
 func (s *ViewsSink) Flush(ctx context.Context, values []ViewItem) error {
 	if err := s.lanes.ensure(ctx, s.pool, values); err != nil {
 		return fmt.Errorf("applying %d views: %w", len(values), err)
@@ -128,7 +118,7 @@ func (s *ViewsSink) Flush(ctx context.Context, values []ViewItem) error {
 		cause error
 	}
 	var rejected []rejection
-	err := Bisect(ctx, values, s.apply, func(item ViewItem, cause error) { rejected = append(rejected, rejection{item, cause}) })
+	err := bisectLetters(ctx, values, s.applyAround, func(item ViewItem, cause error) { rejected = append(rejected, rejection{item, cause}) })
 	for i := range rejected {
 		if err == nil {
 			err = s.bury(ctx, &rejected[i].item, rejected[i].cause)

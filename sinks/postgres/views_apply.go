@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -23,24 +24,26 @@ const applyViews = `SELECT o_refused, o_dead, o_applied, o_applied_lanes, o_appl
 //   - views that were marked before;
 //   - the few left over: without card, dead, or a view's second item in the batch. Only these carry their records.
 //
-// Each item is applied in one of them, so an error between them leaves nothing half done.
-func (s *ViewsSink) apply(ctx context.Context, values []ViewItem) error {
+// Each item is applied in one of them, so an error between them leaves nothing half done. It returns how many views it counted, or had
+// counted when the batch came before.
+func (s *ViewsSink) apply(ctx context.Context, values []ViewItem) (taken int, err error) {
 	fresh, known, repeats := divide(values)
 	plain := s.plain.next()
 	settled := make(map[[16]byte]bool, len(repeats)) // of each view that is repeated, whether a repeat cannot change it any more
 	for _, item := range repeats {
 		settled[item.ViewID] = false
 	}
-	left, refused, err := s.count(ctx, fresh, plain, settled)
+	of, err := s.count(ctx, fresh, plain, settled)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	s.plain.saw(plain, refused)
-	more, _, err := s.count(ctx, known, false, settled)
+	s.plain.saw(plain, of.refused)
+	more, err := s.count(ctx, known, false, settled)
 	if err != nil {
-		return err
+		return of.taken, err
 	}
-	left = append(left, more...)
+	left := slices.Concat(of.left, more.left)
+	taken = of.taken + more.taken
 	duplicates := 0
 	for _, item := range repeats {
 		if settled[item.ViewID] {
@@ -51,6 +54,12 @@ func (s *ViewsSink) apply(ctx context.Context, values []ViewItem) error {
 		left = append(left, item)
 	}
 	s.metrics.add(&viewTally{duplicates: duplicates})
+	counted, err := s.settleAll(ctx, left, false)
+	return taken + counted, err
+}
+
+// settleAll settles items of any number, as many at once as one transaction carries.
+func (s *ViewsSink) settleAll(ctx context.Context, left []*ViewItem, locked bool) (counted int, err error) {
 	sortItems(left)
 	for len(left) > 0 {
 		n, size := 0, 0
@@ -58,26 +67,34 @@ func (s *ViewsSink) apply(ctx context.Context, values []ViewItem) error {
 			size += len(left[n].Record.Key) + len(left[n].Record.Value)
 			n++
 		}
-		if err := s.settle(ctx, left[:n]); err != nil {
-			return err
+		of, err := s.settle(ctx, left[:n], locked)
+		if err != nil {
+			return counted, err
 		}
+		counted += of
 		left = left[n:]
 	}
-	return nil
+	return counted, nil
 }
 
-// count applies items of distinct views, sorted, without their records. It returns those that settle must apply, and how many
-// views were refused. Of the views in settled, it notes those that are final.
-func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, settled map[[16]byte]bool) (left []*ViewItem, refused int, err error) {
+// countResult is what became of the items that count was given.
+type countResult struct {
+	left    []*ViewItem // settle must apply them
+	refused int
+	taken   int // counted now, or by the same record before
+}
+
+// count applies items of distinct views, sorted, without their records. Of the views in settled, it notes those that are final.
+func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, settled map[[16]byte]bool) (out countResult, err error) {
 	if len(items) == 0 {
-		return nil, 0, nil
+		return out, nil
 	}
 	b := s.batch(items, &s.delisted)
 	defer s.release(b)
 	var r viewsApplied
 	args := b.arguments(s.cfg.Epoch, plain)
 	if err := s.transact(ctx, func(ctx context.Context) error { return r.scan(s.pool.QueryRow(ctx, applyViews, args...)) }); err != nil {
-		return nil, 0, err
+		return out, err
 	}
 	b.judge(&r)
 	s.delisted.learn(b, &r)
@@ -91,15 +108,19 @@ func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, se
 		case isRefused && !dead.has(item.ViewID):
 			s.log.duplicate(ctx, item)
 			t.duplicates++
+			if item.Kind == codecs.MarkNone || item.Kind == codecs.MarkOwn {
+				out.taken++
+			}
 			continue // a repeat of it may be a record that this one's horizon or mark says nothing about
 		case isRefused || b.fate(i) == fateMissing:
-			left = append(left, item)
+			out.left = append(out.left, item)
 			continue
 		case b.fate(i) == fateDelisted:
 			s.log.delisted(ctx, item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds, r.projectOf)
 			t.delisted++
 		default:
 			s.counted(ctx, &t, &r, noProject, item)
+			out.taken++
 		}
 		if len(settled) == 0 {
 			continue
@@ -109,11 +130,13 @@ func (s *ViewsSink) count(ctx context.Context, items []*ViewItem, plain bool, se
 		}
 	}
 	s.metrics.add(&t)
-	return left, r.refused.len(), nil
+	out.refused = r.refused.len()
+	return out, nil
 }
 
-// settle applies items with their records, several of one view among them.
-func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) error {
+// settle applies items with their records, several of one view among them. It returns how many it counted. With locked their cards
+// are not touched: those that the ledger takes are pending.
+func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem, locked bool) (counted int, err error) {
 	b := s.batch(items, new(delistedObjects))
 	defer s.release(b)
 	args := b.arguments(s.cfg.Epoch, false)
@@ -122,9 +145,12 @@ func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) error {
 		records[i], sources[i], durations[i] = codecs.EncodeRecord(item.Record), item.ViewSource, item.DurationSeconds
 	}
 	args = append(args[:13], records, sources, durations, s.cfg.FirstTry)
+	if locked {
+		args[10] = nil // p_counts
+	}
 	var r viewsApplied
 	if err := s.transact(ctx, func(ctx context.Context) error { return r.scan(s.pool.QueryRow(ctx, applyViews, args...)) }); err != nil {
-		return err
+		return 0, err
 	}
 	b.judge(&r)
 	revived, noProject := newUUIDSet(r.revived), newUUIDSet(r.noProject)
@@ -150,6 +176,9 @@ func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) error {
 		}
 		switch b.fate(i) {
 		case fateMissing:
+			if locked {
+				continue
+			}
 			s.log.notFound(ctx, item.ViewID, item.ObjectID, item.ViewSource, item.DurationSeconds, 1)
 			t.notFound++
 		case fateDelisted:
@@ -157,10 +186,11 @@ func (s *ViewsSink) settle(ctx context.Context, items []*ViewItem) error {
 			t.delisted++
 		default:
 			s.counted(ctx, &t, &r, noProject, item)
+			counted++
 		}
 	}
 	s.metrics.add(&t)
-	return nil
+	return counted, nil
 }
 
 func (s *ViewsSink) counted(ctx context.Context, t *viewTally, r *viewsApplied, noProject uuidSet, item *ViewItem) {

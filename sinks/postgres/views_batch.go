@@ -108,7 +108,7 @@ func divide(values []ViewItem) (fresh, known, repeats []*ViewItem) {
 		switch {
 		case i > 0 && keys[i-1].high == key.high && keys[i-1].low == key.low:
 			repeats = append(repeats, item)
-		case item.Kind == MarkNone:
+		case item.Kind == codecs.MarkNone:
 			fresh = append(fresh, item)
 		default:
 			known = append(known, item)

@@ -82,7 +82,7 @@ func BenchmarkViews(b *testing.B) {
 		items := gen.next(size)
 		require.NoError(b, sink.Flush(b.Context(), items))
 		for i := range items {
-			items[i].Kind = MarkOwn
+			items[i].Kind = codecs.MarkOwn
 		}
 		gen.bench(b, pool, 1, size, func([]ViewItem) error { return sink.Flush(b.Context(), items) })
 	})
@@ -113,14 +113,14 @@ func (g *viewGenerator) next(n int) []ViewItem {
 		partition := int32(i % 6)
 		g.now = g.now.Add(time.Second / 150_000)
 		item := ViewItem{
-			ViewID: uuid.New(), ObjectID: g.objects[g.zipf.Uint64()], Kind: MarkNone, ViewSource: "Catalog", DurationSeconds: 60,
+			ViewID: uuid.New(), ObjectID: g.objects[g.zipf.Uint64()], Kind: codecs.MarkNone, ViewSource: "Catalog", DurationSeconds: 60,
 			Origin: codecs.Origin{Incarnation: 1, Partition: partition, Offset: g.offset}, Record: &record.Record{},
 		}
 		var stamp [8]byte
 		binary.BigEndian.PutUint64(stamp[:], uint64(g.now.UnixMilli()-int64(partition)*15)<<16)
 		copy(item.ViewID[:6], stamp[:6])
 		if len(g.recent) > 0 && i%20 == 0 {
-			item.ViewID, item.Kind, item.MarkAt = g.recent[g.random.IntN(len(g.recent))], MarkForeign, g.now
+			item.ViewID, item.Kind, item.MarkAt = g.recent[g.random.IntN(len(g.recent))], codecs.MarkForeign, g.now
 		}
 		items[i] = item
 	}

@@ -103,14 +103,14 @@ func view(name, object string, origin codecs.Origin) ViewItem {
 		topic = "loop"
 	}
 	return ViewItem{
-		ViewID: named(name), ObjectID: named(object), Origin: origin, Kind: MarkNone, ViewSource: "Catalog", DurationSeconds: 42,
+		ViewID: named(name), ObjectID: named(object), Origin: origin, Kind: codecs.MarkNone, ViewSource: "Catalog", DurationSeconds: 42,
 		Record: &record.Record{ID: record.ID{Topic: topic, Partition: origin.Partition, Offset: origin.Offset}, Key: []byte(name), Value: []byte(`{"view":"` + name + `"}`)},
 	}
 }
 
 // marked gives an item a mark by another record.
 func marked(item ViewItem, markedAt time.Time) ViewItem {
-	item.Kind, item.MarkAt = MarkForeign, markedAt
+	item.Kind, item.MarkAt = codecs.MarkForeign, markedAt
 	return item
 }
 

@@ -17,7 +17,7 @@ import (
 type viewLog struct {
 	now func() time.Time // one reading serves a batch's incremented lines
 
-	incrementedEvent, duplicateEvent, delistedEvent, notFoundEvent, projectMissingEvent, revivedEvent, rejectedEvent *telemetry.Event
+	incrementedEvent, duplicateEvent, delistedEvent, notFoundEvent, projectMissingEvent, revivedEvent, rejectedEvent, lockedEvent *telemetry.Event
 }
 
 func newViewLog(events *telemetry.EventLog) viewLog {
@@ -30,6 +30,7 @@ func newViewLog(events *telemetry.EventLog) viewLog {
 		projectMissingEvent: events.Event("project-missing", slog.LevelWarn),
 		revivedEvent:        events.Event("view-revived", slog.LevelInfo),
 		rejectedEvent:       events.Event("view-rejected", slog.LevelError),
+		lockedEvent:         events.Event("cards-locked", slog.LevelWarn),
 	}
 }
 

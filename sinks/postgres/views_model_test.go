@@ -46,7 +46,7 @@ type modelMark struct {
 type modelItem struct {
 	view   string
 	origin codecs.Origin
-	kind   MarkKind
+	kind   codecs.MarkKind
 	markAt time.Duration
 }
 
@@ -152,7 +152,7 @@ func (w *viewWorld) deliverTo(l *modelLane, instance int) {
 	if l.next == len(l.records) {
 		return
 	}
-	item := modelItem{view: l.records[l.next], kind: MarkNone}
+	item := modelItem{view: l.records[l.next], kind: codecs.MarkNone}
 	item.origin = codecs.Origin{Incarnation: l.Incarnation, Loop: l.Loop, Partition: l.Partition, Offset: int64(l.next)}
 	l.next++
 	mark := w.marks[item.view]
@@ -160,11 +160,11 @@ func (w *viewWorld) deliverTo(l *modelLane, instance int) {
 	case mark == nil:
 		w.marks[item.view] = &modelMark{origin: item.origin, at: w.now}
 	case mark.origin == item.origin:
-		item.kind = MarkOwn
+		item.kind = codecs.MarkOwn
 	case mark.origin.Loop == item.origin.Loop && mark.origin.Incarnation != item.origin.Incarnation:
-		item.kind = MarkEarlier
+		item.kind = codecs.MarkEarlier
 	default:
-		item.kind, item.markAt = MarkForeign, mark.at
+		item.kind, item.markAt = codecs.MarkForeign, mark.at
 	}
 	w.buffers[instance] = append(w.buffers[instance], item)
 }
@@ -237,9 +237,9 @@ func (w *viewWorld) applied(items []modelItem, inOrder bool) {
 		case v == nil && row == nil:
 			for _, item := range items {
 				if item.origin.Offset >= w.horizon(item.origin) {
-					require.Contains(w.t, []MarkKind{MarkForeign, MarkEarlier}, item.kind, "view %s: a record without foreign mark was not applied", name)
+					require.Contains(w.t, []codecs.MarkKind{codecs.MarkForeign, codecs.MarkEarlier}, item.kind, "view %s: a record without foreign mark was not applied", name)
 				}
-				if item.kind == MarkEarlier {
+				if item.kind == codecs.MarkEarlier {
 					w.lost[name] = true
 				}
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pin-marketplace/vitrina/codecs"
 	"github.com/pin-marketplace/vitrina/sinks/batch"
 )
 
@@ -44,7 +45,7 @@ var viewRules = []struct {
 		scenario: func(e *viewsEnv, t require.TestingT) {
 			e.countAndPrune(t)
 			again := view("1", "o", at(0, 0))
-			again.Origin.Incarnation, again.Kind = 2, MarkEarlier
+			again.Origin.Incarnation, again.Kind = 2, codecs.MarkEarlier
 			require.NoError(t, e.flush(again))
 			require.EqualValues(t, 1, e.objectViews(t, "o"))
 		},

@@ -69,7 +69,7 @@ func TestABatchThatComesAgainChangesNothing(t *testing.T) {
 	require.NoError(t, e.flush(batch...))
 	for range 3 {
 		for i := range batch {
-			batch[i].Kind = MarkOwn
+			batch[i].Kind = codecs.MarkOwn
 		}
 		require.NoError(t, e.flush(batch...))
 	}

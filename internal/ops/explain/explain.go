@@ -168,7 +168,7 @@ func (r *Result) popularity(rec *record.Record, o Options) *codecs.Fault {
 		r.warn("DurationSeconds is negative: accepted")
 	}
 	r.key(rec, ev.ViewID, "PropertyObjectViewId", "D16")
-	if d := popularity.Decide(nil, ev, codecs.Origin{}, o.Now); d.Kind == popularity.MarkNone {
+	if d := popularity.Decide(nil, ev, codecs.Origin{}, o.Now); d.Kind == codecs.MarkNone {
 		r.Outcome = "counted"
 	}
 	r.do("if view %s was counted before, by whatever record: a duplicate, nothing changes", ev.ViewID)

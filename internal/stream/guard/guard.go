@@ -27,7 +27,10 @@ type Config struct {
 	// delivery of further ones waits. It bounds memory when one record is held up while the ones behind it finish, for
 	// example a dead letter whose topic is away. Default 262,144 (24 bytes each).
 	Window int
-	// Buffer is how many delivered records may wait for Goka per partition, besides Goka's own channel. Default 128.
+	// Bytes is how much the unfinished records of one partition may have, one more may go beyond; delivery of further ones waits.
+	// It bounds memory whatever the size of the records, wherever they wait: here, in Goka's channel, in a sink. Default 16 MiB.
+	Bytes int
+	// Buffer is how many delivered records may wait for Goka per partition, besides Goka's own channel. Default 1024.
 	Buffer int
 	// Clock is the time source of Partition.Since. Default time.Now.
 	Clock func() time.Time
@@ -36,6 +39,7 @@ type Config struct {
 // Guard serves the successive sessions of one consumer group member. All methods are safe for concurrent use.
 type Guard struct {
 	window  int
+	bytes   int
 	buffer  int
 	clock   func() time.Time
 	current atomic.Pointer[session]
@@ -44,12 +48,15 @@ type Guard struct {
 
 // New returns a Guard. One Guard belongs to one goka.Processor at a time.
 func New(cfg Config) *Guard {
-	g := &Guard{window: cfg.Window, buffer: cfg.Buffer, clock: cfg.Clock, signal: make(chan record.ID, 1)}
+	g := &Guard{window: cfg.Window, bytes: cfg.Bytes, buffer: cfg.Buffer, clock: cfg.Clock, signal: make(chan record.ID, 1)}
 	if g.window <= 0 {
 		g.window = 1 << 18
 	}
+	if g.bytes <= 0 {
+		g.bytes = 16 << 20
+	}
 	if g.buffer <= 0 {
-		g.buffer = 128
+		g.buffer = 1024
 	}
 	if g.clock == nil {
 		g.clock = time.Now

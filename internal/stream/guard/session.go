@@ -79,7 +79,7 @@ func newSession(inner sarama.ConsumerGroupSession, g *Guard) *session {
 			for int(p) >= len(list) {
 				list = append(list, nil)
 			}
-			list[p] = newTracker(topic, p, g.window, func(next int64) { inner.MarkOffset(topic, p, next, "") }, g.clock)
+			list[p] = newTracker(topic, p, g.window, g.bytes, func(next int64) { inner.MarkOffset(topic, p, next, "") }, g.clock)
 		}
 		s.trackers[topic] = list
 	}

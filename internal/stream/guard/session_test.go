@@ -228,14 +228,14 @@ func TestRandomInterleavings(t *testing.T) {
 		stopAfter := rapid.IntRange(0, 400).Draw(t, "stop after")
 		abandonEvery := rapid.IntRange(2, 400).Draw(t, "abandon one of")
 		window := rapid.IntRange(2, 600).Draw(t, "window")
-		g := New(Config{Window: window, Buffer: rapid.IntRange(1, 8).Draw(t, "buffer")})
+		g := New(Config{Window: window, Bytes: rapid.IntRange(13, 1000).Draw(t, "bytes"), Buffer: rapid.IntRange(1, 8).Draw(t, "buffer")})
 		claims := map[string][]int32{"t": {0, 2}, "loop": {0, 2}}
 		positions := map[record.ID]int64{} // the broker's committed offsets
 		inner := &fakeGroup{claims: claims, message: func(topic string, p int32) <-chan *sarama.ConsumerMessage {
-			ch := make(chan *sarama.ConsumerMessage, 300)
+			ch := make(chan *sarama.ConsumerMessage, 300) // of at most 12 bytes: the worker holds one record until the next comes
 			for o := positions[record.ID{Topic: topic, Partition: p}]; o < 300; o++ {
 				if o%17 != 3 { // a control record
-					ch <- &sarama.ConsumerMessage{Topic: topic, Partition: p, Offset: o}
+					ch <- &sarama.ConsumerMessage{Topic: topic, Partition: p, Offset: o, Value: make([]byte, o%13)}
 				}
 			}
 			return ch

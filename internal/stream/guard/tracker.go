@@ -31,6 +31,7 @@ type tracker struct {
 	topic     string
 	partition int32
 	limit     int              // records in the window at most; more wait in deliver
+	maxBytes  int              // of records that are pending; more wait in deliver
 	mark      func(next int64) // commits up to next; called in order, under mu
 	clock     func() time.Time
 
@@ -41,6 +42,7 @@ type tracker struct {
 	head    int       // index of the oldest entry
 	count   int       // entries in the window
 	open    int       // entries that are pending
+	bytes   int       // what their records have
 	lost    int       // entries that are abandoned
 	last    int64     // highest offset delivered, -1 before the first
 	next    int64     // offset up to which may be committed, -1 before the first finished record
@@ -52,9 +54,9 @@ type tracker struct {
 
 const initialRing = 256
 
-func newTracker(topic string, partition int32, limit int, mark func(int64), clock func() time.Time) *tracker {
+func newTracker(topic string, partition int32, limit, maxBytes int, mark func(int64), clock func() time.Time) *tracker {
 	return &tracker{
-		topic: topic, partition: partition, limit: limit, mark: mark, clock: clock,
+		topic: topic, partition: partition, limit: limit, maxBytes: maxBytes, mark: mark, clock: clock,
 		room: make(chan struct{}, 1), ring: make([]entry, initialRing), last: -1, next: -1,
 	}
 }
@@ -76,7 +78,7 @@ func (t *tracker) deliver(rec *record.Record) outcome {
 	if rec.Offset <= t.last {
 		return repeated
 	}
-	if t.count >= t.limit {
+	if t.count >= t.limit || t.bytes >= t.maxBytes {
 		t.waiting = true
 		return full
 	}
@@ -89,6 +91,7 @@ func (t *tracker) deliver(rec *record.Record) outcome {
 	t.ring[(t.head+t.count)&(len(t.ring)-1)] = entry{offset: rec.Offset, rec: rec}
 	t.count++
 	t.open++
+	t.bytes += rec.Size()
 	t.total++
 	t.last = rec.Offset
 	return delivered
@@ -109,10 +112,29 @@ func (t *tracker) finish(offset int64) {
 	if e == nil || e.state != pending {
 		return
 	}
-	e.state, e.rec = finished, nil
-	t.open--
+	t.drop(e, finished)
 	if t.ring[t.head].state == finished {
 		t.advance()
+	}
+	t.admit()
+}
+
+// drop lets go of the record of an entry that is pending no more.
+func (t *tracker) drop(e *entry, to state) {
+	t.bytes -= e.rec.Size()
+	t.open--
+	e.state, e.rec = to, nil
+}
+
+// admit wakes a delivery that waits, once there is room.
+func (t *tracker) admit() {
+	if !t.waiting || t.count >= t.limit || t.bytes >= t.maxBytes {
+		return
+	}
+	t.waiting = false
+	select {
+	case t.room <- struct{}{}:
+	default:
 	}
 }
 
@@ -126,13 +148,6 @@ func (t *tracker) advance() {
 		t.done++
 	}
 	t.since = time.Time{}
-	if t.waiting && t.count < t.limit {
-		t.waiting = false
-		select {
-		case t.room <- struct{}{}:
-		default:
-		}
-	}
 	t.mark(t.next)
 }
 
@@ -145,9 +160,9 @@ func (t *tracker) abandon(offset int64, rec *record.Record) bool {
 	if e == nil || e.state != pending || (rec != nil && e.rec != rec) {
 		return false
 	}
-	e.state, e.rec = abandoned, nil
-	t.open--
+	t.drop(e, abandoned)
 	t.lost++
+	t.admit()
 	return true
 }
 

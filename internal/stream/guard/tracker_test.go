@@ -68,7 +68,7 @@ func TestTrackerAgreesWithModel(t *testing.T) {
 		var m model
 		var marks []int64
 		now := time.Unix(1000, 0)
-		tr := newTracker("t", 3, 1<<20, func(next int64) { marks = append(marks, next) }, func() time.Time { return now })
+		tr := newTracker("t", 3, 1<<20, 1<<30, func(next int64) { marks = append(marks, next) }, func() time.Time { return now })
 		records := map[int64]*record.Record{}
 		offset := rapid.Int64Range(0, 1000).Draw(t, "start")
 		known := func() int64 {
@@ -153,7 +153,7 @@ func TestTrackerAgreesWithModel(t *testing.T) {
 }
 
 func TestTrackerWaitsForRoom(t *testing.T) {
-	tr := newTracker("t", 0, 2, func(int64) {}, time.Now)
+	tr := newTracker("t", 0, 2, 1<<30, func(int64) {}, time.Now)
 	require.Equal(t, delivered, tr.deliver(rec(10)))
 	require.Equal(t, delivered, tr.deliver(rec(11)))
 	require.Equal(t, full, tr.deliver(rec(12)))
@@ -165,9 +165,35 @@ func TestTrackerWaitsForRoom(t *testing.T) {
 	require.Equal(t, delivered, tr.deliver(rec(12)))
 }
 
+// A window bounded in records alone held as much memory as the records are large.
+func TestTrackerWaitsForBytes(t *testing.T) {
+	sized := func(offset int64, value, header int) *record.Record {
+		r := rec(offset)
+		r.Value, r.Headers = make([]byte, value), []record.Header{{Value: make([]byte, header)}}
+		return r
+	}
+	tr := newTracker("t", 0, 100, 100, func(int64) {}, time.Now)
+	require.Equal(t, delivered, tr.deliver(sized(10, 500, 0)), "the first one is let in whatever its size")
+	require.Equal(t, full, tr.deliver(sized(11, 1, 0)))
+	tr.finish(10)
+	require.Len(t, tr.room, 1)
+	<-tr.room
+	require.Equal(t, delivered, tr.deliver(sized(11, 20, 30)))
+	require.Equal(t, delivered, tr.deliver(sized(12, 20, 30)))
+	require.Equal(t, full, tr.deliver(sized(13, 1, 0)))
+	tr.finish(12) // behind the oldest: its record is let go all the same
+	require.Len(t, tr.room, 1)
+	<-tr.room
+	require.Equal(t, delivered, tr.deliver(sized(13, 60, 0)))
+	require.Equal(t, full, tr.deliver(sized(14, 1, 0)))
+	require.True(t, tr.abandon(11, nil))
+	require.Len(t, tr.room, 1)
+	require.Equal(t, delivered, tr.deliver(sized(14, 1, 0)))
+}
+
 func TestTrackerSince(t *testing.T) {
 	now := time.Unix(100, 0)
-	tr := newTracker("t", 0, 10, func(int64) {}, func() time.Time { return now })
+	tr := newTracker("t", 0, 10, 1<<30, func(int64) {}, func() time.Time { return now })
 	require.Zero(t, tr.status().Since)
 	tr.deliver(rec(1))
 	now = now.Add(time.Second)
@@ -183,7 +209,7 @@ func TestTrackerSince(t *testing.T) {
 
 // BenchmarkTracker is one record through the window: delivered, looked up, finished, with 1,000 in flight.
 func BenchmarkTracker(b *testing.B) {
-	tr := newTracker("t", 0, 1<<20, func(int64) {}, time.Now)
+	tr := newTracker("t", 0, 1<<20, 1<<30, func(int64) {}, time.Now)
 	records := make([]record.Record, 1<<12)
 	b.ReportAllocs()
 	for i := range int64(b.N) {

@@ -200,7 +200,8 @@ $$;
 -- for none; their items are in lanes of their own, with p_frozen. With p_records nothing is guessed.
 -- Refused and conflicting ids come back in o_refused. Without p_records, views without card are not applied (o_missing names
 -- their objects) and dead ones not touched (o_dead): both come again with their records. With p_records they become pending,
--- and a dead view that comes by another record than its own is revived (D17), whatever its mark.
+-- and a dead view that comes by another record than its own is revived (D17), whatever its mark. Without p_counts, which takes
+-- p_records, no card is touched and all of them become pending: their cards are locked.
 -- p_distinct: no id comes twice, and none is expected in the ledger. The insert then goes without ON CONFLICT, at half the
 -- cost; if it fails all the same, it is done again with.
 -- +goose StatementBegin
@@ -326,9 +327,13 @@ BEGIN
         SELECT pg_catalog.array_agg(g.id ORDER BY g.id), pg_catalog.array_agg(g.n ORDER BY g.id) INTO v_counted, v_counts
         FROM (SELECT o.id, pg_catalog.count(*) AS n FROM unnest(v_objects) AS o (id) GROUP BY o.id) AS g;
     END IF;
-    SELECT p.o_counted, p.o_projects, p.o_delisted, p.o_missing, p.o_projects_missing, p.o_delisted_projects
-    INTO o_counted, o_projects, o_delisted, o_missing, o_projects_missing, o_delisted_projects
-    FROM vitrina.add_popularity(v_counted, v_counts) AS p;
+    IF p_counts IS NULL THEN
+        o_missing := v_counted;
+    ELSE
+        SELECT p.o_counted, p.o_projects, p.o_delisted, p.o_missing, p.o_projects_missing, p.o_delisted_projects
+        INTO o_counted, o_projects, o_delisted, o_missing, o_projects_missing, o_delisted_projects
+        FROM vitrina.add_popularity(v_counted, v_counts) AS p;
+    END IF;
 
     -- The rows went in as guessed; those whose card was otherwise, or is not there, are put right. IS TRUE keeps IN from becoming a
     -- join: it is a hash table then, asked before the row is looked for.
