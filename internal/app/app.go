@@ -80,6 +80,7 @@ func New(ctx context.Context, cfg *config.Config, deps Deps) (*App, error) {
 		default:
 			continue
 		}
+		r.failed = func() { a.ready.Restarted(name) }
 		a.roles = append(a.roles, r)
 	}
 	if a.needs(config.RoleAPI) {
@@ -168,12 +169,13 @@ func (a *App) Run(ctx context.Context) error {
 	g.Go(func() error { return a.runQueries(ctx) })
 	g.Go(func() error { return a.runOperations(ctx) })
 	g.Go(func() error { return a.watchReadiness(ctx) })
+	g.Go(func() error { return a.followLag(ctx) })
 	err := g.Wait()
 	stopEvents()
 	return errors.Join(err, events.Wait())
 }
 
-// watchReadiness keeps vitrina_role_ready and vitrina_role_restarts_total true.
+// watchReadiness keeps vitrina_role_ready, vitrina_consumer_group_held and the processors' part of vitrina_role_restarts_total true.
 func (a *App) watchReadiness(ctx context.Context) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -181,6 +183,9 @@ func (a *App) watchReadiness(ctx context.Context) error {
 	for {
 		for _, s := range a.Status() {
 			a.ready.SetReady(s.Role, s.Ready)
+			if c, ok := config.ConsumerOf(s.Role); ok {
+				a.lag.SetHeld(c.Group, s.State == stateHeld)
+			}
 			if s.Stream == nil {
 				seen[s.Role] = 0
 				continue

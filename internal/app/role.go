@@ -26,6 +26,7 @@ type role struct {
 	build   func(ctx context.Context, epoch int64) (pipeline, *stream.Runtime, error)
 	backoff backoff.Config
 	logger  *slog.Logger
+	failed  func() // counts a failure that ended the pipeline or kept it from starting; nil: nobody counts
 
 	changed chan struct{} // ask the gate now
 	current atomic.Pointer[stream.Runtime]
@@ -53,6 +54,9 @@ func newRole(name string, g gate, b backoff.Config, logger *slog.Logger,
 	}
 }
 
+// stateHeld is the state of a role whose gate is closed.
+const stateHeld = "held"
+
 // errGateClosed ends a pipeline whose gate has closed or whose epoch has passed.
 var errGateClosed = errors.New("the role may not run any more under its epoch")
 
@@ -66,7 +70,7 @@ func (r *role) Run(ctx context.Context) error {
 			r.fail(ctx, wait, err)
 			continue
 		case hold != "":
-			r.say("held", hold, hold == holdFlagOff)
+			r.say(stateHeld, hold, hold == holdFlagOff)
 			wait.Reset()
 			r.pause(ctx)
 			continue
@@ -147,6 +151,9 @@ func (r *role) fail(ctx context.Context, wait *backoff.Backoff, err error) {
 		return
 	}
 	r.say("waiting", err.Error(), false)
+	if r.failed != nil {
+		r.failed()
+	}
 	r.logger.LogAttrs(ctx, slog.LevelError, "the role cannot run and tries again",
 		slog.String("event", "role-failed"), slog.Any("error", err), slog.Int("tries", wait.Tries()+1))
 	// The end of the context is seen by the caller.

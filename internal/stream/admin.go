@@ -106,6 +106,15 @@ type Positions struct {
 // Lag is how many offsets the group has still to go. Control records at the end count, though no record will come for them.
 func (p Positions) Lag() int64 { return max(0, p.End-max(p.Start, p.Committed)) }
 
+// Lags are the lags of a topic's partitions.
+func Lags(positions []Positions) []int64 {
+	out := make([]int64, len(positions))
+	for p, at := range positions {
+		out[p] = at.Lag()
+	}
+	return out
+}
+
 // GroupPositions returns the positions of every partition of the topics, by topic and partition.
 func (a *Admin) GroupPositions(ctx context.Context, group string, topics ...string) (map[string][]Positions, error) {
 	starts, err := a.admin.ListStartOffsets(ctx, topics...)
