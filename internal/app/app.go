@@ -80,6 +80,7 @@ func New(ctx context.Context, cfg *config.Config, deps Deps) (*App, error) {
 		default:
 			continue
 		}
+		r.stopTimeout = a.cfg.Runtime.PipelineTimeout()
 		r.failed = func() { a.ready.Restarted(name) }
 		a.roles = append(a.roles, r)
 	}

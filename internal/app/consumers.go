@@ -58,7 +58,7 @@ func (a *App) runtime(spec stream.Spec, epoch int64, onAssigned func([]int32)) (
 		OnAssigned:   onAssigned,
 		Backoff:      a.cfg.Backoff.Config(),
 		Timing: stream.Timing{
-			Stop:  max(time.Second, a.cfg.Runtime.ShutdownTimeout-3*time.Second),
+			Stop:  a.cfg.Runtime.ProcessorTimeout(),
 			Stall: a.cfg.Runtime.StallTimeout,
 			Lag:   a.cfg.Runtime.LagInterval,
 		},

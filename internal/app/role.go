@@ -21,12 +21,13 @@ type gate func(ctx context.Context) (epoch int64, hold string, err error)
 
 // role runs one consumer: a pipeline for each epoch, as long as the gate is open.
 type role struct {
-	name    string
-	gate    gate
-	build   func(ctx context.Context, epoch int64) (pipeline, *stream.Runtime, error)
-	backoff backoff.Config
-	logger  *slog.Logger
-	failed  func() // counts a failure that ended the pipeline or kept it from starting; nil: nobody counts
+	name        string
+	gate        gate
+	build       func(ctx context.Context, epoch int64) (pipeline, *stream.Runtime, error)
+	backoff     backoff.Config
+	logger      *slog.Logger
+	stopTimeout time.Duration // how long a pipeline may take to end
+	failed      func()        // counts a failure that ended the pipeline or kept it from starting; nil: nobody counts
 
 	changed chan struct{} // ask the gate now
 	current atomic.Pointer[stream.Runtime]
@@ -106,7 +107,7 @@ func (r *role) runOnce(ctx context.Context, p pipeline, runtime *stream.Runtime,
 	defer r.current.Store(nil)
 	r.say("running", "", true)
 	p.workers = append(p.workers, runFunc(func(ctx context.Context) error { return r.watch(ctx, cancel, epoch) }))
-	err := p.run(ctx)
+	err := p.run(ctx, r.stopTimeout)
 	if errors.Is(context.Cause(ctx), errGateClosed) && !errors.Is(err, stream.ErrStopTimeout) {
 		return nil
 	}
