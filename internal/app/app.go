@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,8 @@ type App struct {
 	admin     *stream.Admin
 	client    *kgo.Client
 	pool      *pgxpool.Pool
-	facts     *clickhouse.Conn
+	facts     *clickhouse.Conn // the sink's own: slow questions of the API must not keep it waiting for a connection
+	reads     *clickhouse.Conn // the API's
 	events    *telemetry.EventLog
 	promotion *telemetry.Promotion
 	views     *telemetry.Popularity
@@ -128,8 +130,11 @@ func (a *App) connect(ctx context.Context) error {
 	if a.pool, err = postgres.NewPool(ctx, a.cfg.Postgres.DSN.Reveal(), a.poolOptions()); err != nil {
 		return err
 	}
-	if a.needs(config.RolePrice, config.RoleAPI) && a.cfg.ClickHouse.DSN != "" {
-		if a.facts, err = clickhouse.Open(a.clickhouseConfig()); err != nil {
+	for role, conn := range map[string]**clickhouse.Conn{config.RolePrice: &a.facts, config.RoleAPI: &a.reads} {
+		if !a.needs(role) || a.cfg.ClickHouse.DSN == "" {
+			continue
+		}
+		if *conn, err = clickhouse.Open(a.clickhouseConfig()); err != nil {
 			return err
 		}
 	}
@@ -217,10 +222,13 @@ func (a *App) Close() error {
 	if a.pool != nil {
 		a.pool.Close()
 	}
-	if a.facts != nil {
-		return a.facts.Close()
+	var errs []error
+	for _, conn := range []*clickhouse.Conn{a.facts, a.reads} {
+		if conn != nil {
+			errs = append(errs, conn.Close())
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Status is what each role of this instance is doing.
@@ -276,8 +284,8 @@ func (a *App) Admin() *stream.Admin { return a.admin }
 // Client is the producer of dead letters.
 func (a *App) Client() *kgo.Client { return a.client }
 
-// Facts is the connection to ClickHouse; nil where none is configured.
-func (a *App) Facts() *clickhouse.Conn { return a.facts }
+// Facts is the connection for questions to ClickHouse; nil where none is configured.
+func (a *App) Facts() *clickhouse.Conn { return cmp.Or(a.reads, a.facts) }
 
 // Kafka is how the brokers are reached.
 func (a *App) Kafka() stream.KafkaConfig { return a.kafka }
