@@ -34,9 +34,10 @@ type Topic struct {
 
 // Admin asks and changes things at the broker. It is safe for concurrent use and shared by the runtimes of a process.
 type Admin struct {
-	opts   []kgo.Opt
-	client *kgo.Client
-	admin  *kadm.Client
+	opts    []kgo.Opt
+	client  *kgo.Client
+	admin   *kadm.Client
+	silence time.Duration // see readSilence
 }
 
 // NewAdmin connects lazily: it fails only on impossible settings.
@@ -50,7 +51,7 @@ func NewAdmin(k KafkaConfig) (*Admin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the Kafka admin client: %w", err)
 	}
-	return &Admin{opts: opts, client: client, admin: kadm.NewClient(client)}, nil
+	return &Admin{opts: opts, client: client, admin: kadm.NewClient(client), silence: readSilence}, nil
 }
 
 // Close ends the connections.

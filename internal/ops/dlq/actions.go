@@ -97,7 +97,7 @@ func (s *Service) note(ctx context.Context, t topic, action, by, reason string, 
 func (s *Service) prune(ctx context.Context, t topic) error {
 	for p, b := range t.bounds {
 		if _, err := s.Pool.Exec(ctx, `DELETE FROM vitrina.dead_letter_actions WHERE topic_id = $1 AND "partition" = $2 AND "offset" < $3 AND action <> 'dropped'`,
-			[16]byte(t.id), p, b.from); err != nil {
+			[16]byte(t.id), p, b.From); err != nil {
 			return fmt.Errorf("forget acts on deleted letters of %s: %w", t.name, err)
 		}
 	}
@@ -114,9 +114,9 @@ func (s *Service) Depth(ctx context.Context, name string) (int64, error) {
 	var depth int64
 	from, to := make([]int64, len(t.bounds)), make([]int64, len(t.bounds))
 	for p, b := range t.bounds {
-		depth += b.to - b.from
+		depth += b.To - b.From
 		if int(p) < len(from) {
-			from[p], to[p] = b.from, b.to
+			from[p], to[p] = b.From, b.To
 		}
 	}
 	handled, err := Handled(ctx, s.Pool, t.id, from, to)
