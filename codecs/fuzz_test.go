@@ -111,7 +111,7 @@ func checkScan(t require.TestingT, value []byte) {
 	var m message
 	fault := m.scan(value, priceField)
 	depth, object := shape(value)
-	if !utf8.Valid(value) || !json.Valid(value) || !object || depth > maxDepth {
+	if !utf8.Valid(value) || !json.Valid(value) || !object || depth > MaxDepth {
 		require.NotNil(t, fault, "%q", value)
 		require.Equal(t, CodeUndecodable, fault.Code, "%q", value)
 		return

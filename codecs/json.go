@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth is how deeply objects and arrays may nest in a value, the outermost object included. D31 wants 50 levels inside an
+// MaxDepth is how deeply objects and arrays may nest in a value, the outermost object included. D31 wants 50 levels inside an
 // ignored field accepted and 1,000 refused; the limit bounds the scanner's recursion.
-const maxDepth = 256
+const MaxDepth = 256
 
 // kind is the JSON type of a scanned value.
 type kind uint8
@@ -69,7 +69,7 @@ func (s *scanner) is(pos int, b byte) bool { return pos < len(s.data) && s.data[
 // enter consumes the bracket that opens an object or array.
 func (s *scanner) enter(pos int) int {
 	s.depth++
-	if s.depth > maxDepth {
+	if s.depth > MaxDepth {
 		return s.fail(pos, "objects and arrays nest too deeply")
 	}
 	return pos + 1

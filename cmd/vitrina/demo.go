@@ -16,6 +16,7 @@ import (
 	vitrina "github.com/pin-marketplace/vitrina/internal/app"
 	"github.com/pin-marketplace/vitrina/internal/config"
 	"github.com/pin-marketplace/vitrina/internal/demo"
+	"github.com/pin-marketplace/vitrina/internal/devstack"
 	"github.com/pin-marketplace/vitrina/internal/generate"
 	"github.com/pin-marketplace/vitrina/internal/telemetry"
 	"github.com/pin-marketplace/vitrina/test/model"
@@ -40,6 +41,9 @@ Examples:
 
 // Run runs the demo.
 func (c demoCmd) Run(a *app) (err error) {
+	if err := devstack.ClickHouseAvailable(); err != nil {
+		return fmt.Errorf("the demo cannot run: %w", err)
+	}
 	dir := c.Dir
 	if dir == "" {
 		dir = filepath.Join(".state", "demo")

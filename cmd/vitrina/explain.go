@@ -71,16 +71,19 @@ func (c explainCmd) Run(a *app) error {
 func (a *app) readEvent(file string) (value []byte, err error) {
 	in := a.stdin
 	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, fmt.Errorf("read the event: %w", err)
+		f, openErr := os.Open(file) // not err: the closing below writes to the result
+		if openErr != nil {
+			return nil, fmt.Errorf("read the event: %w", openErr)
 		}
 		defer func() { err = errors.Join(err, f.Close()) }()
 		in = f
 	}
-	value, err = io.ReadAll(io.LimitReader(in, maxEvent))
+	value, err = io.ReadAll(io.LimitReader(in, maxEvent+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the event: %w", err)
+	}
+	if len(value) > maxEvent {
+		return nil, usageError{fmt.Errorf("%s holds more than %d MiB: no record of Kafka is so large, and a part of it would be judged as another event", file, maxEvent>>20)}
 	}
 	if value == nil {
 		value = []byte{}

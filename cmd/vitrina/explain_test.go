@@ -67,3 +67,14 @@ func TestExplainEvent(t *testing.T) {
 	require.Equal(t, 1, code)
 	require.Contains(t, errs, "/nowhere/at/all")
 }
+
+// A part of a file was judged as if it were the whole.
+func TestExplainEventRefusesWhatIsTooLarge(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "event.json")
+	require.NoError(t, os.WriteFile(file, []byte("{}"), 0o600))
+	require.NoError(t, os.Truncate(file, maxEvent+1))
+	code, out, errs := runProgram(t, nil, "explain-event", "--consumer", "price", file)
+	require.Equal(t, 2, code)
+	require.Empty(t, out)
+	require.Contains(t, errs, "64 MiB")
+}

@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -12,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"go.uber.org/goleak"
 
 	"github.com/pin-marketplace/vitrina/internal/config"
 	"github.com/pin-marketplace/vitrina/test/model"
@@ -165,4 +169,49 @@ func TestGenerateToFileAndOnToKafka(t *testing.T) {
 	var sent generated
 	require.NoError(t, json.Unmarshal([]byte(out), &sent))
 	require.Equal(t, sum.ByTopic, sent.ByTopic)
+}
+
+// closedPipe is a standard output that nobody reads any more.
+type closedPipe struct{}
+
+func (closedPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// What could not be mended was lost when what was mended could not be printed.
+func TestTopicsApplySaysWhatFailedAlthoughNothingCanBePrinted(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, config.TopicViewEnded, config.TopicPurchaseChanged))
+	require.NoError(t, err)
+	defer cluster.Close()
+	var stderr bytes.Buffer
+	code := execute(t.Context(), []string{"topics", "apply"}, process{
+		stdout: closedPipe{}, stderr: &stderr, environ: []string{"VITRINA_KAFKA_BROKERS=" + strings.Join(cluster.ListenAddrs(), ",")},
+	})
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr.String(), config.TopicPriceChanged, "the source that is missing")
+	require.Contains(t, stderr.String(), "broken pipe")
+}
+
+// A failure must not be introduced with "nothing to do".
+func TestTopicsApplyThatFailsSaysNothingElse(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	require.NoError(t, err)
+	defer cluster.Close()
+	code, out, stderr := runProgram(t, []string{"VITRINA_KAFKA_BROKERS=" + strings.Join(cluster.ListenAddrs(), ",")}, "topics", "apply")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, config.TopicPriceChanged)
+	require.Empty(t, out)
+}
+
+// Every return before the end left the exporter's goroutine behind, and its last spans unsent.
+func TestAnInstanceThatCannotStartStopsItsTracing(t *testing.T) {
+	t.Setenv("OTEL_TRACES_EXPORTER", "otlp") // the exporter reads the process's own environment
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, taken.Close()) }()
+	cfg, err := config.Load(config.Source{Flags: map[string]string{"http.addr": taken.Addr().String(), "roles": "popularity", "state.dir": t.TempDir()}})
+	require.NoError(t, err)
+	before := goleak.IgnoreCurrent()
+	err = serve(t.Context(), cfg, slog.New(slog.DiscardHandler), []string{"OTEL_TRACES_EXPORTER=otlp"}, config.Watcher{}, nil)
+	require.ErrorContains(t, err, taken.Addr().String())
+	goleak.VerifyNone(t, before)
 }

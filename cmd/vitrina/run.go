@@ -62,6 +62,9 @@ func (c runCmd) Run(a *app) error {
 
 const gcPercent = 300
 
+// traceFlush is how long the last spans may take at the end. It lies within what config.Runtime.PipelineTimeout leaves.
+const traceFlush = time.Second
+
 // serve runs an instance until ctx ends. started, when not nil, is called with the address of the HTTP server once it listens.
 func serve(ctx context.Context, cfg *config.Config, logger *slog.Logger, environ []string, watcher config.Watcher, started func(addr string, program *vitrina.App)) (err error) {
 	if lookup(environ)("GOGC") == "" {
@@ -73,6 +76,11 @@ func serve(ctx context.Context, cfg *config.Config, logger *slog.Logger, environ
 	if err != nil {
 		return err
 	}
+	defer func() { // whatever comes: the exporter's goroutine and its last spans would be lost
+		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), traceFlush)
+		defer cancel()
+		err = errors.Join(err, tracing.Shutdown(flush))
+	}()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	info := build()
@@ -104,10 +112,7 @@ func serve(ctx context.Context, cfg *config.Config, logger *slog.Logger, environ
 		g.Go(func() error { return watcher.Run(ctx, cfg) })
 	}
 	err = g.Wait()
-	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	err = errors.Join(err, tracing.Shutdown(flush))
-	logger.LogAttrs(flush, slog.LevelInfo, "vitrina has stopped", slog.String(telemetry.EventKey, "stopped"), slog.Bool("clean", err == nil))
+	logger.LogAttrs(ctx, slog.LevelInfo, "vitrina has stopped", slog.String(telemetry.EventKey, "stopped"), slog.Bool("clean", err == nil))
 	if err != nil {
 		return fmt.Errorf("vitrina stopped: %w", err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -56,10 +57,10 @@ func (topicsApplyCmd) Run(a *app) error {
 		return err
 	}
 	done, err := applyTopics(a.ctx, cfg)
-	if printErr := a.printFindings(done, "nothing to do", "WAS", "DONE"); printErr != nil {
-		return printErr
+	if err != nil && len(done) == 0 {
+		return err // "nothing to do" would be a lie
 	}
-	return err
+	return errors.Join(err, a.printFindings(done, "nothing to do", "WAS", "DONE"))
 }
 
 // applyTopics creates and mends the topics of every consumer and returns what it did.

@@ -57,7 +57,7 @@ func (c verifyCmd) Run(a *app) (err error) {
 	}
 	defer pool.Close()
 	v := &verify.Verifier{
-		Kafka: k, Admin: admin, Pool: pool, Logger: logger, Clock: time.Now, PromotionsEnabled: cfg.Catalog.Promotions.Enabled, Settle: c.Settle,
+		Admin: admin, Pool: pool, Logger: logger, Clock: time.Now, PromotionsEnabled: cfg.Catalog.Promotions.Enabled, Settle: c.Settle,
 		Progress: func(phase string) { _, _ = fmt.Fprintln(a.stderr, phase) }, // progress is worth no failure
 	}
 	if c.Projection == verify.PriceHistory && cfg.ClickHouse.DSN != "" {

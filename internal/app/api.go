@@ -15,8 +15,8 @@ func (a *App) newQueries() (*views.Service, error) {
 		Config: a.cfg, Instance: a.instance, Host: host{a}, Pool: a.pool, Admin: a.admin, Kafka: a.kafka,
 		Logger: a.deps.Logger, Events: a.events, Clock: a.deps.Clock,
 	}
-	if a.facts != nil {
-		o.Facts = a.facts
+	if a.reads != nil {
+		o.Facts = a.reads
 	}
 	s, err := views.New(o)
 	if err != nil {

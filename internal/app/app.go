@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,8 @@ type App struct {
 	admin     *stream.Admin
 	client    *kgo.Client
 	pool      *pgxpool.Pool
-	facts     *clickhouse.Conn
+	facts     *clickhouse.Conn // the sink's own: slow questions of the API must not keep it waiting for a connection
+	reads     *clickhouse.Conn // the API's
 	events    *telemetry.EventLog
 	promotion *telemetry.Promotion
 	views     *telemetry.Popularity
@@ -80,6 +82,8 @@ func New(ctx context.Context, cfg *config.Config, deps Deps) (*App, error) {
 		default:
 			continue
 		}
+		r.stopTimeout = a.cfg.Runtime.PipelineTimeout()
+		r.failed = func() { a.ready.Restarted(name) }
 		a.roles = append(a.roles, r)
 	}
 	if a.needs(config.RoleAPI) {
@@ -127,8 +131,11 @@ func (a *App) connect(ctx context.Context) error {
 	if a.pool, err = postgres.NewPool(ctx, a.cfg.Postgres.DSN.Reveal(), a.poolOptions()); err != nil {
 		return err
 	}
-	if a.needs(config.RolePrice, config.RoleAPI) && a.cfg.ClickHouse.DSN != "" {
-		if a.facts, err = clickhouse.Open(a.clickhouseConfig()); err != nil {
+	for role, conn := range map[string]**clickhouse.Conn{config.RolePrice: &a.facts, config.RoleAPI: &a.reads} {
+		if !a.needs(role) || a.cfg.ClickHouse.DSN == "" {
+			continue
+		}
+		if *conn, err = clickhouse.Open(a.clickhouseConfig()); err != nil {
 			return err
 		}
 	}
@@ -169,12 +176,13 @@ func (a *App) Run(ctx context.Context) error {
 	g.Go(func() error { return a.runQueries(ctx) })
 	g.Go(func() error { return a.runOperations(ctx) })
 	g.Go(func() error { return a.watchReadiness(ctx) })
+	g.Go(func() error { return a.followLag(ctx) })
 	err := g.Wait()
 	stopEvents()
 	return errors.Join(err, events.Wait())
 }
 
-// watchReadiness keeps vitrina_role_ready and vitrina_role_restarts_total true.
+// watchReadiness keeps vitrina_role_ready, vitrina_consumer_group_held and the processors' part of vitrina_role_restarts_total true.
 func (a *App) watchReadiness(ctx context.Context) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -182,6 +190,9 @@ func (a *App) watchReadiness(ctx context.Context) error {
 	for {
 		for _, s := range a.Status() {
 			a.ready.SetReady(s.Role, s.Ready)
+			if c, ok := config.ConsumerOf(s.Role); ok {
+				a.lag.SetHeld(c.Group, s.State == stateHeld)
+			}
 			if s.Stream == nil {
 				seen[s.Role] = 0
 				continue
@@ -212,10 +223,13 @@ func (a *App) Close() error {
 	if a.pool != nil {
 		a.pool.Close()
 	}
-	if a.facts != nil {
-		return a.facts.Close()
+	var errs []error
+	for _, conn := range []*clickhouse.Conn{a.facts, a.reads} {
+		if conn != nil {
+			errs = append(errs, conn.Close())
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Status is what each role of this instance is doing.
@@ -261,8 +275,8 @@ func (a *App) Admin() *stream.Admin { return a.admin }
 // Client is the producer of dead letters.
 func (a *App) Client() *kgo.Client { return a.client }
 
-// Facts is the connection to ClickHouse; nil where none is configured.
-func (a *App) Facts() *clickhouse.Conn { return a.facts }
+// Facts is the connection for questions to ClickHouse; nil where none is configured.
+func (a *App) Facts() *clickhouse.Conn { return cmp.Or(a.reads, a.facts) }
 
 // Kafka is how the brokers are reached.
 func (a *App) Kafka() stream.KafkaConfig { return a.kafka }

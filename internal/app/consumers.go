@@ -12,7 +12,6 @@ import (
 	"github.com/pin-marketplace/vitrina/internal/config"
 	"github.com/pin-marketplace/vitrina/internal/stream"
 	"github.com/pin-marketplace/vitrina/internal/stream/tablestore"
-	"github.com/pin-marketplace/vitrina/internal/telemetry"
 	"github.com/pin-marketplace/vitrina/sinks/batch"
 	"github.com/pin-marketplace/vitrina/sinks/deadletter"
 	"github.com/pin-marketplace/vitrina/sinks/postgres"
@@ -59,17 +58,12 @@ func (a *App) runtime(spec stream.Spec, epoch int64, onAssigned func([]int32)) (
 		OnAssigned:   onAssigned,
 		Backoff:      a.cfg.Backoff.Config(),
 		Timing: stream.Timing{
-			Stop:  max(time.Second, a.cfg.Runtime.ShutdownTimeout-3*time.Second),
+			Stop:  a.cfg.Runtime.ProcessorTimeout(),
 			Stall: a.cfg.Runtime.StallTimeout,
 			Lag:   a.cfg.Runtime.LagInterval,
 		},
 		Logger: a.deps.Logger,
 		Clock:  a.deps.Clock,
-		OnLag: func(group, topic string, lags []int64) {
-			in := telemetry.GroupTopic{Group: group, Topic: topic}
-			a.lag.Set(in, lags)
-			a.lags.set(in, lags)
-		},
 	}
 	if spec.Stateful() {
 		options.Incarnations = incarnations{pool: a.pool}

@@ -3,9 +3,13 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/pin-marketplace/vitrina/internal/stream"
 )
 
 // runner is anything with a lifecycle bound to a context.
@@ -27,8 +31,9 @@ type pipeline struct {
 	letters   []runner // stopped last
 }
 
-// run returns when everything has stopped. The first error of any part stops all of them.
-func (p pipeline) run(ctx context.Context) error {
+// run returns when everything has stopped. The first error of any part stops all of them. Each part has a bound of its own, and they end
+// one after the other: timeout bounds the whole from the moment it is to end, and stream.ErrStopTimeout says that a part was still busy.
+func (p pipeline) run(ctx context.Context, timeout time.Duration) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	lettersCtx, stopLetters := context.WithCancel(context.WithoutCancel(ctx))
@@ -59,11 +64,31 @@ func (p pipeline) run(ctx context.Context) error {
 	}
 	start(&front, ctx, p.processor)
 
-	// The parts' errors are in first; the groups only wait.
-	_ = front.Wait()
-	stopSinks()
-	_ = sinks.Wait()
-	stopLetters()
-	_ = letters.Wait()
-	return first
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		// The parts' errors are in first; the groups only wait.
+		_ = front.Wait()
+		stopSinks()
+		_ = sinks.Wait()
+		stopLetters()
+		_ = letters.Wait()
+	}()
+	select {
+	case <-ended:
+		return first
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return first
+	case <-timer.C:
+		err := fmt.Errorf("not everything of the consumer has ended within %s: %w", timeout, stream.ErrStopTimeout)
+		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+			err = fmt.Errorf("%w (it was to end because of: %w)", err, cause)
+		}
+		return err
+	}
 }

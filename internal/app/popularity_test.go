@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -29,8 +28,6 @@ import (
 	"github.com/pin-marketplace/vitrina/sinks/deadletter"
 	"github.com/pin-marketplace/vitrina/sinks/postgres"
 )
-
-func TestMain(m *testing.M) { os.Exit(devtest.Main(m)) }
 
 // Specification 002, Traces: receive, process, and the two statements that count the view. Those were written for every record of a batch,
 // repeats and views without card among them, and never for a late view.

@@ -21,11 +21,13 @@ type gate func(ctx context.Context) (epoch int64, hold string, err error)
 
 // role runs one consumer: a pipeline for each epoch, as long as the gate is open.
 type role struct {
-	name    string
-	gate    gate
-	build   func(ctx context.Context, epoch int64, health *sinkHealth) (pipeline, *stream.Runtime, error)
-	backoff backoff.Config
-	logger  *slog.Logger
+	name        string
+	gate        gate
+	build       func(ctx context.Context, epoch int64, health *sinkHealth) (pipeline, *stream.Runtime, error)
+	backoff     backoff.Config
+	logger      *slog.Logger
+	stopTimeout time.Duration // how long a pipeline may take to end
+	failed      func()        // counts a failure that ended the pipeline or kept it from starting; nil: nobody counts
 
 	changed chan struct{} // ask the gate now
 	current atomic.Pointer[stream.Runtime]
@@ -53,6 +55,9 @@ func newRole(name string, g gate, b backoff.Config, logger *slog.Logger,
 	}
 }
 
+// stateHeld is the state of a role whose gate is closed.
+const stateHeld = "held"
+
 // errGateClosed ends a pipeline whose gate has closed or whose epoch has passed.
 var errGateClosed = errors.New("the role may not run any more under its epoch")
 
@@ -66,7 +71,7 @@ func (r *role) Run(ctx context.Context) error {
 			r.fail(ctx, wait, err)
 			continue
 		case hold != "":
-			r.say("held", hold, hold == holdFlagOff)
+			r.say(stateHeld, hold, hold == holdFlagOff)
 			wait.Reset()
 			r.pause(ctx)
 			continue
@@ -102,7 +107,7 @@ func (r *role) runOnce(ctx context.Context, p pipeline, runtime *stream.Runtime,
 	defer r.current.Store(nil)
 	r.say("running", "", true)
 	p.workers = append(p.workers, runFunc(func(ctx context.Context) error { return r.watch(ctx, cancel, epoch) }))
-	err := p.run(ctx)
+	err := p.run(ctx, r.stopTimeout)
 	if errors.Is(context.Cause(ctx), errGateClosed) && !errors.Is(err, stream.ErrStopTimeout) {
 		return nil
 	}
@@ -147,6 +152,9 @@ func (r *role) fail(ctx context.Context, wait *backoff.Backoff, err error) {
 		return
 	}
 	r.say("waiting", err.Error(), false)
+	if r.failed != nil {
+		r.failed()
+	}
 	r.logger.LogAttrs(ctx, slog.LevelError, "the role cannot run and tries again",
 		slog.String("event", "role-failed"), slog.Any("error", err), slog.Int("tries", wait.Tries()+1))
 	// The end of the context is seen by the caller.

@@ -33,7 +33,7 @@ type Backoff struct {
 	tries int
 }
 
-// New returns a backoff whose first Wait lasts about c.Min.
+// New returns a backoff whose waits lie between c.Min and c.Max, the first at about c.Min.
 func New(c Config) *Backoff {
 	exp := cenkalti.NewExponentialBackOff()
 	exp.InitialInterval = c.Min
@@ -47,7 +47,8 @@ func New(c Config) *Backoff {
 // Next returns how long to wait before the next try, for callers that wait on more than a context.
 func (b *Backoff) Next() time.Duration {
 	b.tries++
-	return min(b.exp.NextBackOff(), time.Duration(float64(b.exp.MaxInterval)*(1+b.exp.RandomizationFactor)))
+	// The jitter goes to both sides; the specification's bounds hold all the same.
+	return min(max(b.exp.NextBackOff(), b.exp.InitialInterval), b.exp.MaxInterval)
 }
 
 // Tries is the number of waits since the last Reset.

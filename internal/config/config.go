@@ -127,9 +127,18 @@ type Backoff struct {
 type Runtime struct {
 	StallTimeout    time.Duration `key:"stall_timeout" default:"5m" desc:"Without progress for so long a partition makes its role, and so the instance, unready: its oldest record waits unfinished, or nothing is delivered although the broker has records; the latter also builds a new processor."`
 	ShutdownTimeout time.Duration `key:"shutdown_timeout" default:"15s" desc:"Within this time after SIGTERM the program has ended."`
-	DrainTimeout    time.Duration `key:"drain_timeout" default:"5s" desc:"The part of it in which sinks may still finish what they hold."`
+	DrainTimeout    time.Duration `key:"drain_timeout" default:"5s" desc:"The part of it in which sinks may still finish what they hold; at least 5s shorter."`
 	LagInterval     time.Duration `key:"lag_interval" default:"5s" desc:"How often the groups' lag is asked of the broker."`
 }
+
+// ProcessorTimeout is how long after a stop the processors may take to end. They cannot before DrainTimeout while a database hangs.
+func (r Runtime) ProcessorTimeout() time.Duration { return r.ShutdownTimeout - 3*time.Second }
+
+// PipelineTimeout is when sinks and dead letters have ended as well; the rest is for the last spans and for closing the clients.
+func (r Runtime) PipelineTimeout() time.Duration { return r.ShutdownTimeout - 2*time.Second }
+
+// unwind is what a processor needs to end once its records are given up.
+const unwind = 2 * time.Second
 
 // Catalog holds the feature flags shared with the catalog service.
 type Catalog struct {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"os"
@@ -13,6 +14,9 @@ import (
 
 // settle is how long a changed file must be quiet before it is read: editors and Kubernetes write in several steps.
 const settle = 200 * time.Millisecond
+
+// longestSettle bounds that: a directory into which something else writes all the time, a log for instance, is never quiet.
+const longestSettle = 2 * time.Second
 
 // Reload reads the settings again. It returns the configuration to go on with (the present one with the new values of the
 // keys that can change while the program runs), the names of those that changed, and the names of changed keys that need
@@ -36,6 +40,26 @@ func Reload(src Source, current *Config) (next *Config, changed, needRestart []s
 		changed = append(changed, k.Path)
 	}
 	return next, changed, needRestart, nil
+}
+
+// contents is what a file held when it was looked at last: most events in its directory are about other files, and ConfigMaps change a file
+// by changing a link beside it. Were each event taken for a change, the program's own log could keep it reloading for ever.
+type contents struct {
+	file string
+	seen string
+}
+
+// changed looks at the file, and tells whether it holds something else than before, or cannot be read for another reason.
+func (c *contents) changed() bool {
+	text, err := os.ReadFile(c.file)
+	sum := sha256.Sum256(text)
+	now := string(sum[:])
+	if err != nil {
+		now = err.Error()
+	}
+	before := c.seen
+	c.seen = now
+	return now != before
 }
 
 // Watcher reloads on a signal and when the file changes.
@@ -66,18 +90,27 @@ func (w Watcher) Run(ctx context.Context, current *Config) error {
 	quiet := time.NewTimer(settle)
 	defer quiet.Stop()
 	quiet.Stop()
+	var since time.Time // of the first event that is not looked into; zero: there is none
+	file := contents{file: w.Source.File}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-events:
-			quiet.Reset(settle)
+			if since.IsZero() {
+				since = time.Now()
+			}
+			quiet.Reset(min(settle, max(0, longestSettle-time.Since(since))))
 		case err := <-errs:
 			w.Logger.LogAttrs(ctx, slog.LevelWarn, "watching the configuration file failed; SIGHUP still reloads it",
 				slog.String("event", "config-watch-failed"), slog.Any("error", err))
 		case <-quiet.C:
-			current = w.reload(ctx, current)
+			since = time.Time{}
+			if file.changed() {
+				current = w.reload(ctx, current)
+			}
 		case <-w.Signals:
+			file.changed() // the signal is obeyed even if not; the event that belongs to the change has then nothing to tell
 			current = w.reload(ctx, current)
 		}
 	}

@@ -99,3 +99,43 @@ func TestWatcherFollowsFileAndSignal(t *testing.T) {
 	cancel()
 	require.NoError(t, <-done)
 }
+
+// A directory that is never quiet kept every change from being seen.
+func TestAChangeIsSeenInADirectoryThatIsNeverQuiet(t *testing.T) {
+	file := write(t, "catalog: {promotions: {enabled: true}}\n")
+	src := config.Source{File: file}
+	current, err := config.Load(src)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { // somebody's log
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			if err := os.WriteFile(filepath.Join(filepath.Dir(file), "other.log"), []byte("x"), 0o600); err != nil {
+				t.Error(err)
+			}
+			<-tick.C
+		}
+	})
+	applied := make(chan bool, 1)
+	running.Go(func() {
+		watcher := config.Watcher{
+			Source: src, Logger: slog.New(slog.DiscardHandler),
+			Apply: func(_ context.Context, next *config.Config) { applied <- next.Catalog.Promotions.Enabled },
+		}
+		if err := watcher.Run(ctx, current); err != nil {
+			t.Error(err)
+		}
+	})
+	require.NoError(t, os.WriteFile(file, []byte("catalog: {promotions: {enabled: false}}\n"), 0o600))
+	select {
+	case enabled := <-applied:
+		require.False(t, enabled)
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "no reload")
+	}
+}

@@ -179,8 +179,9 @@ func (c *Config) validateRuntime(f *faults) {
 	positive(f, "runtime.lag_interval", c.Runtime.LagInterval)
 	positive(f, "runtime.shutdown_timeout", c.Runtime.ShutdownTimeout)
 	positive(f, "runtime.drain_timeout", c.Runtime.DrainTimeout)
-	if c.Runtime.DrainTimeout >= c.Runtime.ShutdownTimeout {
-		f.add("runtime.drain_timeout", "is %s; it must lie below runtime.shutdown_timeout (%s)", shortDuration(c.Runtime.DrainTimeout), shortDuration(c.Runtime.ShutdownTimeout))
+	if longest := c.Runtime.ProcessorTimeout() - unwind; c.Runtime.DrainTimeout > longest {
+		f.add("runtime.drain_timeout", "is %s; it must be %s at most, %s below runtime.shutdown_timeout (%s): while a database hangs nothing ends before it is over, and processors, dead letters and traces need the rest",
+			shortDuration(c.Runtime.DrainTimeout), shortDuration(max(0, longest)), shortDuration(c.Runtime.ShutdownTimeout-longest), shortDuration(c.Runtime.ShutdownTimeout))
 	}
 	between(f, "dead_letters.max_returns", c.DeadLetters.MaxReturns, 1, 1000)
 	between(f, "dead_letters.replay_rate", c.DeadLetters.ReplayRate, 1, 1_000_000)

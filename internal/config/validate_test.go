@@ -40,6 +40,8 @@ func TestValidateRules(t *testing.T) {
 		"insert outlives the partition":   {func(c *config.Config) { c.ClickHouse.InsertTimeout = 3 * time.Minute }, "clickhouse.insert_timeout"},
 		"every interface":                 {func(c *config.Config) { c.HTTP.Addr = ":8080" }, ""},
 		"no port":                         {func(c *config.Config) { c.HTTP.Addr = "localhost" }, "http.addr"},
+		"drain that leaves no time":       {func(c *config.Config) { c.Runtime.DrainTimeout = 11 * time.Second }, "runtime.drain_timeout"},
+		"shutdown below what is needed":   {func(c *config.Config) { c.Runtime.ShutdownTimeout = 9 * time.Second }, "runtime.drain_timeout"},
 		"drain longer than shutdown":      {func(c *config.Config) { c.Runtime.DrainTimeout = time.Minute }, "runtime.drain_timeout"},
 		"window below the retries":        {func(c *config.Config) { c.Popularity.RetryDelays = []time.Duration{200 * time.Hour} }, "popularity.ledger_window"},
 		"no retries":                      {func(c *config.Config) { c.Popularity.RetryDelays = nil }, "popularity.retry_delays"},

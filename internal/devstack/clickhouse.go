@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 )
@@ -66,9 +65,8 @@ type ClickHouse struct {
 // StartClickHouse starts ClickHouse and returns once it takes queries. Options.Settings are settings of its users; async_insert is
 // off, so that an acknowledged insert is in its table.
 func StartClickHouse(ctx context.Context, opts Options) (*ClickHouse, error) {
-	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		return nil, fmt.Errorf("the local ClickHouse exists for linux/amd64, not for %s/%s: use a server and clickhouse.dsn", runtime.GOOS,
-			runtime.GOARCH)
+	if err := ClickHouseAvailable(); err != nil {
+		return nil, err
 	}
 	if _, child := os.LookupEnv(childEnv); child {
 		return nil, errors.New("this process was started to be a server: its main must call devstack.RunChild (tests: devtest.Main) first")

@@ -12,6 +12,9 @@ import (
 	"github.com/ebitengine/purego"
 )
 
+// ClickHouseAvailable returns nil: this build can start ClickHouse.
+func ClickHouseAvailable() error { return nil }
+
 // serveClickHouse turns this process into a ClickHouse server until it is killed. The engine is a shared library that is called without
 // cgo. The build tag nochdb leaves it out: without it the binary can be linked statically.
 func serveClickHouse(spec clickhouseSpec) error {

@@ -2,9 +2,15 @@
 
 package devstack
 
-import "errors"
+import (
+	"fmt"
+	"runtime"
+)
 
-// serveClickHouse needs the engine's library, which this build leaves out.
-func serveClickHouse(clickhouseSpec) error {
-	return errors.New("this build has no local ClickHouse: it exists for linux/amd64, built without the tag nochdb")
+// ClickHouseAvailable says in words why this build cannot start ClickHouse, before anything is downloaded or deleted for it.
+func ClickHouseAvailable() error {
+	return fmt.Errorf("this build for %s/%s has no local ClickHouse: it exists for linux/amd64, built without -tags nochdb (the container image is "+
+		"built with it). Use such a build, or a server of your own and clickhouse.dsn", runtime.GOOS, runtime.GOARCH)
 }
+
+func serveClickHouse(clickhouseSpec) error { return ClickHouseAvailable() }

@@ -29,7 +29,9 @@ func Prepare(ctx context.Context, opts Options, parts ...Part) error {
 		case PartPostgres:
 			_, err = postgresBin(ctx, opts)
 		case PartClickHouse:
-			_, err = clickhouseLibrary().ensure(ctx, opts)
+			if err = ClickHouseAvailable(); err == nil {
+				_, err = clickhouseLibrary().ensure(ctx, opts)
+			}
 		case PartKafka:
 			_, javaErr := javaTool().path()
 			_, jarsErr := kafkaJars().ensure(ctx, opts)

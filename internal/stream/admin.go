@@ -36,9 +36,10 @@ type Topic struct {
 
 // Admin asks and changes things at the broker. It is safe for concurrent use and shared by the runtimes of a process.
 type Admin struct {
-	opts   []kgo.Opt
-	client *kgo.Client
-	admin  *kadm.Client
+	opts    []kgo.Opt
+	client  *kgo.Client
+	admin   *kadm.Client
+	silence time.Duration // see readSilence
 }
 
 // NewAdmin connects lazily: it fails only on impossible settings.
@@ -52,7 +53,7 @@ func NewAdmin(k KafkaConfig) (*Admin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the Kafka admin client: %w", err)
 	}
-	return &Admin{opts: opts, client: client, admin: kadm.NewClient(client)}, nil
+	return &Admin{opts: opts, client: client, admin: kadm.NewClient(client), silence: readSilence}, nil
 }
 
 // Close ends the connections.
@@ -107,6 +108,15 @@ type Positions struct {
 
 // Lag is how many offsets the group has still to go. Control records at the end count, though no record will come for them.
 func (p Positions) Lag() int64 { return max(0, p.End-max(p.Start, p.Committed)) }
+
+// Lags are the lags of a topic's partitions.
+func Lags(positions []Positions) []int64 {
+	out := make([]int64, len(positions))
+	for p, at := range positions {
+		out[p] = at.Lag()
+	}
+	return out
+}
 
 // GroupPositions returns the positions of every partition of the topics, by topic and partition.
 func (a *Admin) GroupPositions(ctx context.Context, group string, topics ...string) (map[string][]Positions, error) {

@@ -2,9 +2,7 @@ package stream
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -13,34 +11,15 @@ import (
 // do not say so: a transaction's marker takes an offset and is never delivered, nor are the records of an aborted one, so a
 // group that has everything may stay below the end for ever (design, section 12, rule 11).
 func (a *Admin) Deliverable(ctx context.Context, topic string, partition int32, from, to int64) (bool, error) {
-	if from >= to {
+	found := false
+	err := a.ReadRanges(ctx, topic, map[int32]Range{partition: {from, to}}, func(*kgo.Record) (more bool, err error) {
+		found = true
 		return false, nil
-	}
-	client, err := kgo.NewClient(slices.Concat(a.opts, []kgo.Opt{
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {partition: kgo.NewOffset().At(from)}}),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // where from has been deleted
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.KeepControlRecords(), // the only sign that their offsets were passed
-	})...)
+	})
 	if err != nil {
-		return false, fmt.Errorf("look for records of %s/%d: %w", topic, partition, err)
+		return false, fmt.Errorf("look for records of partition %d from offset %d: %w", partition, from, err)
 	}
-	defer client.Close()
-	for {
-		fetches := client.PollRecords(ctx, 1000)
-		if err := errors.Join(ctx.Err(), fetches.Err()); err != nil {
-			return false, fmt.Errorf("look for records of %s/%d from offset %d: %w", topic, partition, from, err)
-		}
-		for iter := fetches.RecordIter(); !iter.Done(); {
-			rec := iter.Next()
-			if rec.Offset < to && !rec.Attrs.IsControl() {
-				return true, nil
-			}
-			if rec.Offset >= to-1 {
-				return false, nil
-			}
-		}
-	}
+	return found, nil
 }
 
 // CaughtUp says whether the group has finished every record below the given ends, by topic and partition: its committed

@@ -19,7 +19,7 @@ type watched struct {
 	vain      int64     // up to here the broker has nothing to deliver
 }
 
-// monitor asks the broker for the group's lag (Goka's own figure is wrong: design, section 3, fact 9), looks for partitions
+// monitor asks the broker how far the group is (Goka's own figure is wrong: design, section 3, fact 9), looks for partitions
 // that stand still, notices a topic that was recreated, and trims the loop topic.
 func (r *Runtime) monitor(ctx context.Context) {
 	seen := make(map[record.ID]watched)
@@ -35,7 +35,7 @@ func (r *Runtime) monitor(ctx context.Context) {
 		}
 		// Once for each outage, not every few seconds; before the first start topics may be missing, which is told elsewhere.
 		if err != nil && ctx.Err() == nil && !failing && r.run.Load() != nil {
-			r.log.LogAttrs(ctx, slog.LevelWarn, "the group's lag is unknown", slog.String("event", "lag-unknown"), slog.String("error", err.Error()))
+			r.log.LogAttrs(ctx, slog.LevelWarn, "how far the group is cannot be seen", slog.String("event", "positions-unknown"), slog.String("error", err.Error()))
 		}
 		failing = err != nil && (failing || r.run.Load() != nil)
 		select {
@@ -52,15 +52,6 @@ func (r *Runtime) look(ctx context.Context, seen map[record.ID]watched) (map[str
 	positions, err := r.opts.Admin.GroupPositions(ctx, r.spec.Group, r.spec.consumed()...)
 	if err != nil {
 		return nil, err
-	}
-	for topic, list := range positions {
-		lags := make([]int64, len(list))
-		for p, at := range list {
-			lags[p] = at.Lag()
-		}
-		if r.opts.OnLag != nil {
-			r.opts.OnLag(r.spec.Group, topic, lags)
-		}
 	}
 	if run := r.run.Load(); run != nil && run.ready.Load() != 0 {
 		r.stalls(ctx, run, positions, seen)

@@ -35,12 +35,10 @@ type Options struct {
 	HotStandby bool
 	// OnAssigned is told which partitions of the input this instance owns, at each change; nil when there are none.
 	OnAssigned func(partitions []int32)
-	// OnLag is told the lag of each partition of each consumed topic, every Timing.Lag.
-	OnLag   func(group, topic string, lags []int64)
-	Backoff backoff.Config
-	Timing  Timing
-	Logger  *slog.Logger
-	Clock   func() time.Time // default time.Now
+	Backoff    backoff.Config
+	Timing     Timing
+	Logger     *slog.Logger
+	Clock      func() time.Time // default time.Now
 }
 
 // Timing are the runtime's times; zero means the default.
@@ -48,7 +46,7 @@ type Timing struct {
 	Stop    time.Duration // longest wait for a processor that is to end. Default 12 s
 	Healthy time.Duration // after running so long the backoff begins anew. Default 1 m
 	Stall   time.Duration // a partition without progress for so long is stalled. Default 5 m
-	Lag     time.Duration // how often the broker is asked for the lag. Default 5 s
+	Lag     time.Duration // how often the broker is asked how far the group is. Default 5 s
 	Trim    time.Duration // how often finished records are deleted from the loop topic. Default 1 m
 }
 

@@ -289,13 +289,12 @@ func TestLagComesFromTheBroker(t *testing.T) {
 		}
 		inner(ctx, rec)
 	}
-	var lags atomic.Pointer[[]int64]
 	opts := e.options()
 	opts.Timing.Trim = 50 * time.Millisecond
-	opts.OnLag = func(group, topic string, l []int64) {
-		if group == "g" && topic == "in" {
-			lags.Store(&l)
-		}
+	lags := func() []int64 {
+		positions, err := e.admin.GroupPositions(t.Context(), "g", "in")
+		require.NoError(t, err)
+		return Lags(positions["in"])
 	}
 	home := CRC32.Partition([]byte("k"), 2)
 	for i := range 7 {
@@ -304,10 +303,10 @@ func TestLagComesFromTheBroker(t *testing.T) {
 	e.start(spec, opts)
 	want := []int64{0, 0}
 	want[1-home] = 7
-	eventually(t, func() bool { l := lags.Load(); return l != nil && slices.Equal(*l, want) }, func() string { return fmt.Sprint(lags.Load()) })
+	eventually(t, func() bool { return slices.Equal(lags(), want) }, func() string { return fmt.Sprint(lags()) })
 	open.Store(true)
 	e.waitDone(spec)
-	eventually(t, func() bool { return slices.Equal(*lags.Load(), []int64{0, 0}) }, func() string { return fmt.Sprint(*lags.Load()) })
+	eventually(t, func() bool { return slices.Equal(lags(), []int64{0, 0}) }, func() string { return fmt.Sprint(lags()) })
 	eventually(t, func() bool {
 		p, err := e.admin.GroupPositions(t.Context(), "g", LoopTopic("g"))
 		return err == nil && p[LoopTopic("g")][home].Start == 7 && p[LoopTopic("g")][home].End == 7

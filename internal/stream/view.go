@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -107,10 +108,13 @@ func (v *View) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
+		if err == nil {
+			err = errors.New("the view ended by itself")
+		}
 		if time.Since(started) > time.Minute {
 			wait.Reset()
 		}
-		v.log.LogAttrs(ctx, slog.LevelWarn, "the view starts anew", slog.String("event", "view-failed"), slog.String("error", fmt.Sprint(err)))
+		v.log.LogAttrs(ctx, slog.LevelWarn, "the view starts anew", slog.String("event", "view-failed"), slog.String("error", err.Error()))
 		if wait.Wait(ctx) != nil {
 			break
 		}
@@ -143,8 +147,10 @@ func (v *View) follow(ctx context.Context, dir *stateDir, build storage.Builder)
 	}
 	v.count.Store(topic.Partitions)
 	ctx, cancel := context.WithCancelCause(ctx)
+	var comparing sync.WaitGroup
+	comparing.Go(func() { v.compare(ctx, cancel, topic) })
+	defer comparing.Wait() // it asks the shared admin client, which its owner closes after Run
 	defer cancel(nil)
-	go v.compare(ctx, cancel, topic)
 	if err := view.Run(ctx); err != nil {
 		return fmt.Errorf("run the view: %w", err)
 	}

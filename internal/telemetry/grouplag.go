@@ -14,6 +14,7 @@ type GroupTopic struct{ Group, Topic string }
 // in records. Goka's own statistics are wrong about it (design, section 3, fact 9), so it is fed from the broker.
 type GroupLag struct {
 	vec   *prometheus.GaugeVec
+	held  *prometheus.GaugeVec
 	mu    sync.Mutex
 	known map[GroupTopic]int32 // partitions shown
 }
@@ -25,10 +26,15 @@ func NewGroupLag(reg prometheus.Registerer, inputs ...GroupTopic) *GroupLag {
 			Name: "vitrina_consumer_group_lag",
 			Help: "Records of an input topic that its consumer group has not committed yet, as the broker sees it.",
 		}, []string{"group", "topic", "partition"}),
+		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "vitrina_consumer_group_held",
+			Help: "1 while a group is kept from consuming on purpose, by its feature flag, a rebuild or a replay, else 0.",
+		}, []string{"group"}),
 		known: make(map[GroupTopic]int32),
 	}
-	reg.MustRegister(g.vec)
+	reg.MustRegister(g.vec, g.held)
 	for _, in := range inputs {
+		g.SetHeld(in.Group, false)
 		g.Set(in, []int64{0})
 	}
 	return g
@@ -46,4 +52,13 @@ func (g *GroupLag) Set(in GroupTopic, lags []int64) {
 		g.vec.DeleteLabelValues(in.Group, in.Topic, strconv.Itoa(p))
 	}
 	g.known[in] = int32(len(lags))
+}
+
+// SetHeld says whether a group is kept from consuming on purpose.
+func (g *GroupLag) SetHeld(group string, held bool) {
+	value := 0.0
+	if held {
+		value = 1
+	}
+	g.held.WithLabelValues(group).Set(value)
 }

@@ -18,7 +18,7 @@ func NewRoles(reg prometheus.Registerer, roles, consumers, codes []string) *Role
 		}, []string{"role"}),
 		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "vitrina_role_restarts_total",
-			Help: "How often a role's runtime failed and was built anew.",
+			Help: "How often a role failed and tried again: its processor (log event processor-failed) or the role itself (role-failed).",
 		}, []string{"role"}),
 		letters: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "vitrina_dead_letters_total",
@@ -47,7 +47,7 @@ func (r *Roles) SetReady(role string, ready bool) {
 	r.up.WithLabelValues(role).Set(value)
 }
 
-// Restarted counts a runtime that failed and is built anew.
+// Restarted counts a failure of a role, or of its processor, that is tried again.
 func (r *Roles) Restarted(role string) { r.restarts.WithLabelValues(role).Inc() }
 
 // DeadLetter counts one dead letter.

@@ -97,7 +97,7 @@ func (s *Service) note(ctx context.Context, t topic, action, by, reason string, 
 func (s *Service) prune(ctx context.Context, t topic) error {
 	for p, b := range t.bounds {
 		if _, err := s.Pool.Exec(ctx, `DELETE FROM vitrina.dead_letter_actions WHERE topic_id = $1 AND "partition" = $2 AND "offset" < $3 AND action <> 'dropped'`,
-			[16]byte(t.id), p, b.from); err != nil {
+			[16]byte(t.id), p, b.From); err != nil {
 			return fmt.Errorf("forget acts on deleted letters of %s: %w", t.name, err)
 		}
 	}

@@ -3,10 +3,13 @@ package dlq
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/pin-marketplace/vitrina/codecs"
 )
 
 // masked stands where a personal value was.
@@ -38,7 +41,7 @@ func masker(value []byte) *mask {
 	m := &mask{value: value}
 	decoder := json.NewDecoder(bytes.NewReader(value))
 	decoder.UseNumber()
-	if tree, err := m.decode(decoder, false); err == nil && !decoder.More() {
+	if tree, err := m.decode(decoder, false, codecs.MaxDepth); err == nil && !decoder.More() {
 		m.tree = tree
 		return m
 	}
@@ -54,7 +57,11 @@ type member struct {
 	value any
 }
 
-func (m *mask) decode(d *json.Decoder, hide bool) (any, error) {
+// errTooDeep is why a value is shown as text: nothing else bounds the recursion, and a stack overflow ends the process.
+var errTooDeep = errors.New("objects and arrays nest too deeply")
+
+// decode reads one value that may nest so many levels deep, as the consumers' own decoder judges it (D31).
+func (m *mask) decode(d *json.Decoder, hide bool, levels int) (any, error) {
 	token, err := d.Token()
 	if err != nil {
 		return nil, err
@@ -67,6 +74,9 @@ func (m *mask) decode(d *json.Decoder, hide bool) (any, error) {
 		}
 		return token, nil
 	}
+	if levels == 0 {
+		return nil, errTooDeep
+	}
 	if delim == '{' {
 		object := []member{}
 		for d.More() {
@@ -75,7 +85,7 @@ func (m *mask) decode(d *json.Decoder, hide bool) (any, error) {
 				return nil, err
 			}
 			key, _ := name.(string)
-			value, err := m.decode(d, hide || personal(key))
+			value, err := m.decode(d, hide || personal(key), levels-1)
 			if err != nil {
 				return nil, err
 			}
@@ -86,7 +96,7 @@ func (m *mask) decode(d *json.Decoder, hide bool) (any, error) {
 	}
 	list := []any{}
 	for d.More() {
-		value, err := m.decode(d, hide)
+		value, err := m.decode(d, hide, levels-1)
 		if err != nil {
 			return nil, err
 		}
@@ -96,9 +106,15 @@ func (m *mask) decode(d *json.Decoder, hide bool) (any, error) {
 	return list, err
 }
 
+// What a record may make the masking of its texts cost: each value is looked for by an expression of its own.
+const (
+	longestID = 1 << 10
+	maxIDs    = 100
+)
+
 func (m *mask) note(value string) {
-	// What is short is no id, and masking it everywhere would make nonsense of the rest.
-	if len(value) >= 6 {
+	// What is short is no id, and masking it everywhere would make nonsense of the rest; what is long is none either.
+	if len(value) >= 6 && len(value) <= longestID && len(m.values) <= maxIDs {
 		m.values = append(m.values, value)
 		if bare := strings.Trim(value, "{}"); bare != value {
 			m.values = append(m.values, bare)
@@ -108,6 +124,9 @@ func (m *mask) note(value string) {
 
 // text hides the record's personal values in a text.
 func (m *mask) text(s string) string {
+	if len(m.values) > maxIDs {
+		return masked // no record of ours names so many people
+	}
 	for _, v := range m.values {
 		s = regexp.MustCompile("(?i)"+regexp.QuoteMeta(v)).ReplaceAllLiteralString(s, masked)
 	}
@@ -128,7 +147,7 @@ func (m *mask) payload() string {
 	case !utf8.Valid(m.value):
 		return cut(fmt.Sprintf("%d bytes that are not UTF-8: %s", len(m.value), m.text(strings.ToValidUTF8(string(m.value), "\uFFFD"))))
 	}
-	return cut(fmt.Sprintf("%d bytes that are not JSON: %s", len(m.value), m.text(string(m.value))))
+	return cut(fmt.Sprintf("%d bytes that are no sound JSON: %s", len(m.value), m.text(string(m.value))))
 }
 
 func cut(s string) string {

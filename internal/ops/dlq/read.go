@@ -11,21 +11,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/pin-marketplace/vitrina/internal/config"
 	"github.com/pin-marketplace/vitrina/internal/stream"
 )
 
-// span is a range of offsets of one partition, the end excluded.
-type span struct{ from, to int64 }
-
 // bounds are the records of a topic that there are, by partition.
-type bounds map[int32]span
-
-// silence is how long the broker may send nothing before a reading is given up.
-const silence = 20 * time.Second
+type bounds = map[int32]stream.Range
 
 // topic is a dead-letter topic as it is now.
 type topic struct {
@@ -46,72 +39,8 @@ func (s *Service) look(ctx context.Context, name string) (topic, error) {
 		return t, nil
 	}
 	t.id = info.ID
-	starts, err := s.Admin.Kadm().ListStartOffsets(ctx, name)
-	if err = errors.Join(err, starts.Error()); err != nil {
-		return t, fmt.Errorf("list the start offsets of %s: %w", name, err)
-	}
-	ends, err := s.Admin.Kadm().ListCommittedOffsets(ctx, name)
-	if err = errors.Join(err, ends.Error()); err != nil {
-		return t, fmt.Errorf("list the end offsets of %s: %w", name, err)
-	}
-	ends.Each(func(o kadm.ListedOffset) {
-		start, _ := starts.Lookup(o.Topic, o.Partition)
-		t.bounds[o.Partition] = span{start.Offset, max(start.Offset, o.Offset)}
-	})
-	return t, nil
-}
-
-// each reads the given ranges, which must lie within the topic, in order within each partition. fn returns false to stop.
-func (s *Service) each(ctx context.Context, topic string, ranges bounds, fn func(*kgo.Record) (bool, error)) error {
-	from := make(map[int32]kgo.Offset)
-	open := make(map[int32]int64)
-	for p, r := range ranges {
-		if r.from < r.to {
-			from[p], open[p] = kgo.NewOffset().At(r.from), r.to
-		}
-	}
-	if len(open) == 0 {
-		return nil
-	}
-	client, err := kgo.NewClient(append(s.Kafka.KgoOpts(), kgo.RetryTimeout(15*time.Second), kgo.FetchMaxWait(500*time.Millisecond),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())...)
-	if err != nil {
-		return fmt.Errorf("create a Kafka client: %w", err)
-	}
-	defer client.Close()
-	for len(open) > 0 {
-		wait, cancel := context.WithTimeout(ctx, silence)
-		fetches := client.PollRecords(wait, 2000)
-		silent := wait.Err()
-		cancel()
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("read topic %s: %w", topic, err)
-		}
-		if silent != nil {
-			return fmt.Errorf("read topic %s: the broker sent nothing for %s", topic, silence)
-		}
-		if err := fetches.Err(); err != nil {
-			return fmt.Errorf("read topic %s: %w", topic, err)
-		}
-		for it := fetches.RecordIter(); !it.Done(); {
-			rec := it.Next()
-			end, reading := open[rec.Partition]
-			if !reading {
-				continue
-			}
-			if rec.Offset >= end-1 {
-				delete(open, rec.Partition)
-			}
-			if rec.Offset >= end || rec.Attrs.IsControl() {
-				continue
-			}
-			more, err := fn(rec)
-			if err != nil || !more {
-				return err
-			}
-		}
-	}
-	return nil
+	t.bounds, err = s.Admin.Ranges(ctx, name)
+	return t, err
 }
 
 // Filter chooses letters. Zero fields choose all.
@@ -237,7 +166,7 @@ func (t *topic) below(after string) error {
 	}
 	for p, b := range t.bounds {
 		to := c.Below[p] // a partition that is new since has only newer letters
-		t.bounds[p] = span{b.from, max(b.from, min(b.to, to))}
+		t.bounds[p] = stream.Range{From: b.From, To: max(b.From, min(b.To, to))}
 	}
 	return nil
 }
@@ -293,14 +222,14 @@ func (b *backwards) fill(ctx context.Context) error {
 	for {
 		ranges := bounds{}
 		for p, r := range b.topic.bounds {
-			if len(b.held[p]) == 0 && r.from < r.to {
-				ranges[p] = span{max(r.from, r.to-b.chunk), r.to}
+			if len(b.held[p]) == 0 && r.From < r.To {
+				ranges[p] = stream.Range{From: max(r.From, r.To-b.chunk), To: r.To}
 			}
 		}
 		if len(ranges) == 0 {
 			return nil
 		}
-		err := b.service.each(ctx, b.topic.name, ranges, func(rec *kgo.Record) (bool, error) {
+		err := b.service.Admin.ReadRanges(ctx, b.topic.name, ranges, func(rec *kgo.Record) (bool, error) {
 			b.held[rec.Partition] = append(b.held[rec.Partition], read(b.consumer, rec))
 			return true, nil
 		})
@@ -309,7 +238,7 @@ func (b *backwards) fill(ctx context.Context) error {
 		}
 		var fresh []*Letter
 		for p, r := range ranges {
-			b.topic.bounds[p] = span{b.topic.bounds[p].from, r.from}
+			b.topic.bounds[p] = stream.Range{From: b.topic.bounds[p].From, To: r.From}
 			for i := range b.held[p] {
 				fresh = append(fresh, &b.held[p][i])
 			}
@@ -326,11 +255,11 @@ func (b *backwards) cursor() (string, error) {
 	c := cursor{Topic: b.topic.id, Below: map[int32]int64{}}
 	more := false
 	for p, r := range b.topic.bounds {
-		c.Below[p] = r.to
+		c.Below[p] = r.To
 		if list := b.held[p]; len(list) > 0 {
 			c.Below[p] = list[len(list)-1].Offset + 1
 		}
-		more = more || c.Below[p] > r.from
+		more = more || c.Below[p] > r.From
 	}
 	if !more {
 		return "", nil
@@ -392,7 +321,7 @@ func (s *Service) fetch(ctx context.Context, c config.Consumer, t topic, ids []s
 		if err != nil {
 			return nil, err
 		}
-		if r, ok := t.bounds[p]; !ok || o < r.from || o >= r.to {
+		if r, ok := t.bounds[p]; !ok || o < r.From || o >= r.To {
 			missing.IDs = append(missing.IDs, id)
 			continue
 		}
@@ -413,12 +342,12 @@ func (s *Service) fetch(ctx context.Context, c config.Consumer, t topic, ids []s
 			for n < len(list) && list[n]-list[n-1] < firstChunk {
 				n++
 			}
-			ranges[p] = span{list[0], list[n-1] + 1}
+			ranges[p] = stream.Range{From: list[0], To: list[n-1] + 1}
 			if offsets[p] = list[n:]; n == len(list) {
 				delete(offsets, p)
 			}
 		}
-		err := s.each(ctx, t.name, ranges, func(rec *kgo.Record) (bool, error) {
+		err := s.Admin.ReadRanges(ctx, t.name, ranges, func(rec *kgo.Record) (bool, error) {
 			if id := ID(rec.Partition, rec.Offset); wanted[id] {
 				l := read(c.Role, rec)
 				got[id] = &l

@@ -207,11 +207,11 @@ func (s *Service) work(ctx context.Context, req Request, size int, do func(conte
 	for p, b := range t.bounds {
 		if to, ok := req.UpTo[p]; req.UpTo != nil {
 			if !ok {
-				to = b.from
+				to = b.From
 			}
-			t.bounds[p] = span{b.from, max(b.from, min(b.to, to))}
+			t.bounds[p] = stream.Range{From: b.From, To: max(b.From, min(b.To, to))}
 		}
-		report.UpTo[p] = t.bounds[p].to
+		report.UpTo[p] = t.bounds[p].To
 	}
 	if !req.DryRun {
 		if err := s.prune(ctx, t); err != nil {
@@ -222,7 +222,7 @@ func (s *Service) work(ctx context.Context, req Request, size int, do func(conte
 	if len(req.IDs) > 0 {
 		err = w.chosen(ctx)
 	} else {
-		err = s.each(ctx, t.name, t.bounds, func(rec *kgo.Record) (bool, error) {
+		err = s.Admin.ReadRanges(ctx, t.name, t.bounds, func(rec *kgo.Record) (bool, error) {
 			l := read(req.Consumer.Role, rec)
 			if !req.Filter.matches(&l) {
 				return true, nil

@@ -119,66 +119,29 @@ func ends(positions []stream.Positions) []int64 {
 
 // readTopic yields every record of a topic up to the end it has when the reading begins, in order within each partition.
 // progress, which may be nil, hears how many records are read and about how many there are.
-func readTopic(ctx context.Context, k stream.KafkaConfig, topic string, progress func(done, total int64)) iter.Seq2[*kgo.Record, error] {
+func readTopic(ctx context.Context, admin *stream.Admin, topic string, progress func(done, total int64)) iter.Seq2[*kgo.Record, error] {
 	return func(yield func(*kgo.Record, error) bool) {
-		fail := func(err error) { yield(nil, fmt.Errorf("read topic %s: %w", topic, err)) }
-		client, err := kgo.NewClient(append(k.KgoOpts(), kgo.RetryTimeout(15*time.Second), kgo.ConsumeTopics(topic),
-			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())...)
+		ranges, err := admin.Ranges(ctx, topic)
 		if err != nil {
-			fail(err)
+			yield(nil, err)
 			return
 		}
-		defer client.Close()
-		admin := kadm.NewClient(client)
-		starts, err := admin.ListStartOffsets(ctx, topic)
-		if err = errors.Join(err, starts.Error()); err != nil {
-			fail(err)
-			return
+		next := make(map[int32]int64)
+		var read, done, total int64
+		for p, r := range ranges {
+			next[p] = r.From
+			total += r.To - r.From
 		}
-		listed, err := admin.ListEndOffsets(ctx, topic)
-		if err = errors.Join(err, listed.Error()); err != nil {
-			fail(err)
-			return
-		}
-		open := make(map[int32]int64) // partitions that are not at their end
-		var done, total int64
-		for p, end := range listed[topic] {
-			if start, _ := starts.Lookup(topic, p); start.Offset < end.Offset {
-				open[p] = end.Offset
-				total += end.Offset - start.Offset
-			}
-		}
-		at := make(map[int32]int64)
-		for len(open) > 0 {
-			fetches := client.PollRecords(ctx, 10_000)
-			if err := errors.Join(ctx.Err(), fetches.Err()); err != nil {
-				fail(err)
-				return
-			}
-			for records := fetches.RecordIter(); !records.Done(); {
-				rec := records.Next()
-				end, reading := open[rec.Partition]
-				if !reading || rec.Offset >= end {
-					delete(open, rec.Partition)
-					continue
-				}
-				if before, seen := at[rec.Partition]; seen {
-					done += rec.Offset - before // compacted offsets count as read
-				} else {
-					start, _ := starts.Lookup(topic, rec.Partition)
-					done += rec.Offset - start.Offset + 1
-				}
-				at[rec.Partition] = rec.Offset
-				if rec.Offset == end-1 {
-					delete(open, rec.Partition)
-				}
-				if !rec.Attrs.IsControl() && !yield(rec, nil) {
-					return
-				}
-			}
-			if progress != nil {
+		err = admin.ReadRanges(ctx, topic, ranges, func(rec *kgo.Record) (bool, error) {
+			done += rec.Offset + 1 - next[rec.Partition] // compacted offsets count as read
+			next[rec.Partition] = rec.Offset + 1
+			if read++; progress != nil && read%10_000 == 0 {
 				progress(done, total)
 			}
+			return yield(rec, nil), nil
+		})
+		if err != nil {
+			yield(nil, err)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (w *work) marks(ctx context.Context, c config.Consumer, committed []postgre
 			o.Offset < w.data.Beyond[o.Partition] && o.Offset >= committed[o.Partition].Offset
 	}
 	return func(yield func(postgres.ViewMark, error) bool) {
-		for rec, err := range readTopic(ctx, w.cfg.Kafka, c.TableTopic(), func(done, total int64) { w.show(done, total, "reads the marks of the group table") }) {
+		for rec, err := range readTopic(ctx, w.cfg.Admin, c.TableTopic(), func(done, total int64) { w.show(done, total, "reads the marks of the group table") }) {
 			var m postgres.ViewMark
 			if err == nil && rec.Value == nil {
 				continue

@@ -98,14 +98,14 @@ func lostPurchases(ctx context.Context, w *work, topics map[string]stream.Topic)
 		return nil, err
 	}
 	if _, ok := topics[c.TableTopic()]; ok {
-		for s, err := range snapshots(ctx, w.cfg.Kafka, c.TableTopic(), nil) {
+		for s, err := range snapshots(ctx, w.cfg.Admin, c.TableTopic(), nil) {
 			if err != nil {
 				return nil, err
 			}
 			newest(s.PurchaseID, s.State.Version)
 		}
 	}
-	for rec, err := range readTopic(ctx, w.cfg.Kafka, c.Topic, func(done, total int64) { w.show(done, total, "") }) {
+	for rec, err := range readTopic(ctx, w.cfg.Admin, c.Topic, func(done, total int64) { w.show(done, total, "") }) {
 		if err != nil {
 			return nil, err
 		}
@@ -297,7 +297,7 @@ func (m promotionTable) reset(ctx context.Context, w *work, tx pgx.Tx) error {
 	if err := postgres.Reopen(ctx, tx, postgres.PromotionBoost, w.data.Epoch); err != nil {
 		return err
 	}
-	r, err := postgres.ReplaceBoosts(ctx, tx, w.data.Epoch, snapshots(ctx, w.cfg.Kafka, c.TableTopic(), func(done, total int64) {
+	r, err := postgres.ReplaceBoosts(ctx, tx, w.data.Epoch, snapshots(ctx, w.cfg.Admin, c.TableTopic(), func(done, total int64) {
 		w.show(done, total, "reads the group table")
 	}))
 	if err != nil {
@@ -315,9 +315,9 @@ func (w *work) keepIncarnation(ctx context.Context, c config.Consumer, tx pgx.Tx
 func (promotionTable) finish(context.Context, pgx.Tx) error { return nil }
 
 // snapshots yields the states of the promotion group's table; of several of one purchase the last holds.
-func snapshots(ctx context.Context, k stream.KafkaConfig, table string, progress func(done, total int64)) iter.Seq2[postgres.Snapshot, error] {
+func snapshots(ctx context.Context, admin *stream.Admin, table string, progress func(done, total int64)) iter.Seq2[postgres.Snapshot, error] {
 	return func(yield func(postgres.Snapshot, error) bool) {
-		for rec, err := range readTopic(ctx, k, table, progress) {
+		for rec, err := range readTopic(ctx, admin, table, progress) {
 			var s postgres.Snapshot
 			if err == nil && rec.Value == nil {
 				continue

@@ -6,7 +6,6 @@ package verify
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -34,7 +33,6 @@ const (
 
 // Verifier compares. All fields are required; Facts may be nil unless price history is verified.
 type Verifier struct {
-	Kafka             stream.KafkaConfig
 	Admin             *stream.Admin
 	Pool              *pgxpool.Pool
 	Facts             *clickhouse.Conn
@@ -243,61 +241,16 @@ func (c committed) finished(o codecs.Origin) bool {
 	return int(o.Partition) < len(list) && o.Offset < list[o.Partition].Committed
 }
 
-// silence is how long the broker may send nothing before a reading is given up.
-const silence = 30 * time.Second
-
-// readPartition gives every record of one partition, up to its present end, to fn.
-func (v *Verifier) readPartition(ctx context.Context, topic string, partition int32, from, to int64, fn func(*kgo.Record) error) error {
-	if from >= to {
-		return nil
-	}
-	client, err := kgo.NewClient(append(v.Kafka.KgoOpts(), kgo.RetryTimeout(15*time.Second), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {partition: kgo.NewOffset().At(from)}}))...)
-	if err != nil {
-		return fmt.Errorf("create a Kafka client: %w", err)
-	}
-	defer client.Close()
-	for {
-		wait, cancel := context.WithTimeout(ctx, silence)
-		fetches := client.PollRecords(wait, 10_000)
-		silent := wait.Err()
-		cancel()
-		switch err := fetches.Err(); {
-		case ctx.Err() != nil:
-			return fmt.Errorf("read %s/%d: %w", topic, partition, ctx.Err())
-		case silent != nil:
-			return fmt.Errorf("read %s/%d: the broker sent nothing for %s", topic, partition, silence)
-		case err != nil:
-			return fmt.Errorf("read %s/%d: %w", topic, partition, err)
-		}
-		for it := fetches.RecordIter(); !it.Done(); {
-			rec := it.Next()
-			if rec.Offset < to && !rec.Attrs.IsControl() {
-				if err := fn(rec); err != nil {
-					return err
-				}
-			}
-			if rec.Offset >= to-1 {
-				return nil
-			}
-		}
-	}
-}
-
 // readTopic gives every record of a topic to fn, one partition after the other; done, which may be nil, is called at each one's end.
 func (v *Verifier) readTopic(ctx context.Context, topic string, fn func(*kgo.Record) error, done func()) error {
-	starts, err := v.Admin.Kadm().ListStartOffsets(ctx, topic)
-	if err = errors.Join(err, starts.Error()); err != nil {
-		return fmt.Errorf("list the start offsets of %s: %w", topic, err)
+	ranges, err := v.Admin.Ranges(ctx, topic)
+	if err != nil {
+		return err
 	}
-	ends, err := v.Admin.Kadm().ListCommittedOffsets(ctx, topic)
-	if err = errors.Join(err, ends.Error()); err != nil {
-		return fmt.Errorf("list the end offsets of %s: %w", topic, err)
-	}
-	for _, p := range slices.Sorted(maps.Keys(ends[topic])) {
-		v.Progress(fmt.Sprintf("reads %s, partition %d of %d", topic, p+1, len(ends[topic])))
-		start, _ := starts.Lookup(topic, p)
-		if err := v.readPartition(ctx, topic, p, start.Offset, ends[topic][p].Offset, fn); err != nil {
+	for _, p := range slices.Sorted(maps.Keys(ranges)) {
+		v.Progress(fmt.Sprintf("reads %s, partition %d of %d", topic, p+1, len(ranges)))
+		err := v.Admin.ReadRanges(ctx, topic, map[int32]stream.Range{p: ranges[p]}, func(rec *kgo.Record) (bool, error) { return true, fn(rec) })
+		if err != nil {
 			return err
 		}
 		if done != nil {

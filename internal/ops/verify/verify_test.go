@@ -77,7 +77,7 @@ func newEnv(t *testing.T) *env {
 	})
 	e.pool, e.facts = program.Pool(), program.Facts()
 	e.Verifier = &verify.Verifier{
-		Kafka: program.Kafka(), Admin: program.Admin(), Pool: e.pool, Facts: e.facts, Logger: slog.New(slog.DiscardHandler), Clock: time.Now,
+		Admin: program.Admin(), Pool: e.pool, Facts: e.facts, Logger: slog.New(slog.DiscardHandler), Clock: time.Now,
 		PromotionsEnabled: true, Settle: 300 * time.Millisecond, Progress: func(string) {},
 	}
 	return e
