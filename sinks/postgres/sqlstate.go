@@ -37,7 +37,10 @@ func FaultOf(err error) Fault {
 	if !errors.As(err, &pgErr) {
 		return Outage
 	}
+	var raised *raisedError
 	switch {
+	case errors.As(err, &raised):
+		return Rejected
 	case pgErr.Code == sqlstateFenced:
 		return Fenced
 	case pgErr.Code == "40001", pgErr.Code == "40P01":
@@ -49,6 +52,23 @@ func FaultOf(err error) Fault {
 	default:
 		return Outage
 	}
+}
+
+// raisedError is an exception that a trigger raises in its own words (P0001): about a card, and perhaps only for a while ("frozen by
+// finance"). Like a rejection it splits a batch, or one such card would stop the partitions of all others; unlike one it is no reason for a
+// dead letter: what meets it waits in the database.
+type raisedError struct{ cause error }
+
+func (e *raisedError) Error() string { return e.cause.Error() }
+func (e *raisedError) Unwrap() error { return e.cause }
+
+// asRaised marks such an exception for a caller that can let its values wait; to any other it is an Outage.
+func asRaised(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "P0001" {
+		return &raisedError{err}
+	}
+	return err
 }
 
 // lockTimedOut says that a statement waited too long for a lock of another transaction.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -104,7 +105,8 @@ func NewViewsSink(pool *pgxpool.Pool, cfg ViewsConfig, letters Letters, metrics 
 
 // Flush applies a batch; it is a batch.Flush. When it returns nil, each view is durably one of
 //   - counted on its object's card and on the project that the card names, both in the transaction that made its ledger row;
-//   - a duplicate, a view of a Delisted card, or pending, with its record, because its object has no card yet or a locked one;
+//   - a duplicate, a view of a Delisted card, or pending, with its record, because its object has no card yet, a locked one, or one
+//     whose counter a trigger of the catalog does not let be written;
 //   - dead, with a DATABASE_REJECTED letter due, because the database refuses to count it for good. The retry worker writes the
 //     letter; only where not even that row is taken does Flush write it.
 //
@@ -118,10 +120,13 @@ func (s *ViewsSink) Flush(ctx context.Context, values []ViewItem) error {
 		cause error
 	}
 	var rejected []rejection
-	err := bisectLetters(ctx, values, s.applyAround, func(item ViewItem, cause error) { rejected = append(rejected, rejection{item, cause}) })
+	err := bisectLetters(ctx, values, func(ctx context.Context, part []ViewItem) (int, error) {
+		taken, err := s.applyAround(ctx, part)
+		return taken, asRaised(err)
+	}, func(item ViewItem, cause error) { rejected = append(rejected, rejection{item, cause}) })
 	for i := range rejected {
 		if err == nil {
-			err = s.bury(ctx, &rejected[i].item, rejected[i].cause)
+			err = s.putAside(ctx, &rejected[i].item, rejected[i].cause)
 		}
 	}
 	if err != nil {
@@ -135,6 +140,19 @@ func (s *ViewsSink) transact(ctx context.Context, do func(context.Context) error
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Timeout, fmt.Errorf("the transaction took longer than %s", s.cfg.Timeout))
 	defer cancel()
 	return Transact(ctx, do, func(error) { call(s.metrics.Retries, 1) })
+}
+
+// putAside makes a view pending that a trigger does not let be counted now, and dead one that the database refuses for good.
+func (s *ViewsSink) putAside(ctx context.Context, item *ViewItem, cause error) error {
+	var raised *raisedError
+	if !errors.As(cause, &raised) {
+		return s.bury(ctx, item, cause)
+	}
+	if _, err := s.settleAll(ctx, []*ViewItem{item}, true); err != nil {
+		return fmt.Errorf("storing view %s as pending: %w", item.ViewID, err)
+	}
+	s.log.raised(ctx, item.ViewID, cause, slog.String("property_object_id", item.ObjectID.String()))
+	return nil
 }
 
 const rejectView = `SELECT vitrina.reject_view($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`

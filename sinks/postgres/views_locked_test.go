@@ -111,6 +111,57 @@ func TestALockedCardDelaysItsOwnViewsOnly(t *testing.T) {
 	}
 }
 
+// A trigger that raised an exception for one card stopped the partitions of all others, without a dead letter, until it was dropped.
+func TestACardThatATriggerGuardsDelaysItsOwnViewsOnly(t *testing.T) {
+	for table, waiting := range map[string][]string{"property_object_cards": {"hot"}, "project_cards": {"beside", "hot"}} {
+		t.Run(table, func(t *testing.T) {
+			e := newLockEnv(t)
+			card := "hot"
+			if table == "project_cards" {
+				card = "p"
+			}
+			exec(t, e.pool, `CREATE FUNCTION catalog.guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the card is frozen by finance'; END $$`)
+			exec(t, e.pool, `CREATE TRIGGER guard BEFORE UPDATE ON catalog.`+table+` FOR EACH ROW WHEN (old.id = '`+named(card).String()+`') EXECUTE FUNCTION catalog.guard()`)
+			objects := []string{"other", "hot", "beside"}
+			var items []ViewItem
+			for i, object := range objects {
+				items = append(items, viewsOf(object, 100*i, refusesAll+1)...)
+			}
+			items = append(items, items[refusesAll+2]) // a record that comes twice
+			require.NoError(t, e.flush(items...))
+			require.NoError(t, e.flush(items...), "a batch whose acknowledgement was lost")
+			e.shift(viewDelays[0])
+			_, _, err := e.worker.Retry(t.Context())
+			require.NoError(t, err, "more views than it takes to call the database at fault")
+			for _, object := range objects {
+				want := refusesAll + 1
+				if slices.Contains(waiting, object) {
+					want = 0
+				}
+				require.EqualValues(t, want, e.objectViews(t, object), object)
+			}
+			pending, tries := e.pending(t)
+			require.EqualValues(t, (refusesAll+1)*len(waiting), pending)
+			require.Zero(t, tries)
+
+			exec(t, e.pool, `DROP TRIGGER guard ON catalog.`+table)
+			e.shift(viewDelays[0])
+			_, _, err = e.worker.Retry(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, e.flush(items...))
+			for _, object := range objects {
+				require.EqualValues(t, refusesAll+1, e.objectViews(t, object), object)
+			}
+			require.EqualValues(t, 2*(refusesAll+1), e.projectViews(t, "p"))
+			require.EqualValues(t, refusesAll+1, e.projectViews(t, "q"))
+			late, err := ReadLateViews(t.Context(), e.pool)
+			require.NoError(t, err)
+			require.Equal(t, LateViews{}, late)
+			require.Empty(t, e.letters.keys())
+		})
+	}
+}
+
 // A dead view that is put back while its card is locked is revived, and waits like any other.
 func TestADeadViewPutBackForALockedCardCountsOnce(t *testing.T) {
 	e := newLockEnv(t)

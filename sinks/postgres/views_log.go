@@ -17,7 +17,7 @@ import (
 type viewLog struct {
 	now func() time.Time // one reading serves a batch's incremented lines
 
-	incrementedEvent, duplicateEvent, delistedEvent, notFoundEvent, projectMissingEvent, revivedEvent, rejectedEvent, lockedEvent *telemetry.Event
+	incrementedEvent, duplicateEvent, delistedEvent, notFoundEvent, projectMissingEvent, revivedEvent, rejectedEvent, lockedEvent, raisedEvent *telemetry.Event
 }
 
 func newViewLog(events *telemetry.EventLog) viewLog {
@@ -31,6 +31,7 @@ func newViewLog(events *telemetry.EventLog) viewLog {
 		revivedEvent:        events.Event("view-revived", slog.LevelInfo),
 		rejectedEvent:       events.Event("view-rejected", slog.LevelError),
 		lockedEvent:         events.Event("cards-locked", slog.LevelWarn),
+		raisedEvent:         events.Event("card-refused", slog.LevelWarn),
 	}
 }
 
@@ -129,4 +130,10 @@ func callIf(hook func(int), n int) {
 	if n > 0 {
 		call(hook, n)
 	}
+}
+
+// raised tells of a view that waits because a trigger of the catalog raises an exception when its card is written.
+func (l viewLog) raised(ctx context.Context, view uuid.UUID, cause error, attrs ...slog.Attr) {
+	l.raisedEvent.Log(ctx, "a trigger of the catalog does not let this view be counted; it waits in the database and is tried again until the trigger lets it",
+		append(attrs, slog.String("consumer", "popularity"), slog.String("property_object_view_id", view.String()), slog.String("error", Explain(cause)))...)
 }

@@ -60,6 +60,18 @@ END
 $$;
 -- +goose StatementEnd
 
+-- postpone_view lets a pending view wait once more, without using up a try.
+-- +goose StatementBegin
+CREATE FUNCTION vitrina.postpone_view(p_epoch bigint, p_view_id uuid, p_wait interval) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM vitrina.require_epoch('popularity', p_epoch);
+    UPDATE vitrina.late_views SET next_try = pg_catalog.now() + p_wait WHERE view_id = p_view_id AND next_try IS NOT NULL;
+END
+$$;
+-- +goose StatementEnd
+
 -- +goose Down
+DROP FUNCTION vitrina.postpone_view(bigint, uuid, interval);
 DROP FUNCTION vitrina.postpone_views(bigint, uuid[], interval);
 DROP FUNCTION vitrina.locked_objects(uuid[]);
