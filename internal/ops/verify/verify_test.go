@@ -146,7 +146,7 @@ func TestVerifyFindsAndMends(t *testing.T) {
 
 	// A dead view that came again for another object counts there, although its mark names the first one.
 	e.exec(`INSERT INTO vitrina.moved_views (view_id, object_id) VALUES ($1, $2)`, id(1000), id(101))
-	require.EqualValues(t, 2, e.verify(verify.Popularity, false).Total)
+	require.Equal(t, 2, e.verify(verify.Popularity, false).Total)
 	e.exec(`UPDATE catalog.property_object_cards SET popularity_views = CASE id WHEN $1 THEN 2 ELSE 4 END WHERE id IN ($1, $2)`, id(100), id(101))
 	require.Zero(t, e.verify(verify.Popularity, false).Total)
 
