@@ -237,7 +237,7 @@ func TestReplayPutsTheRecordBackAsItWasInOrder(t *testing.T) {
 		_, err := fmt.Sscanf(string(r.Key), "key-%d", &i)
 		require.NoError(t, err)
 		require.EqualValues(t, i%partitions, r.Partition, "it goes where it came from")
-		require.Equal(t, fmt.Sprintf(`{"PropertyObjectViewId":"key-%d"}`, i), string(r.Value))
+		require.Equal(t, fmt.Appendf(nil, `{"PropertyObjectViewId":"key-%d"}`, i), r.Value)
 		require.Equal(t, []kgo.RecordHeader{{Key: "own", Value: []byte{0, 1}}, {Key: "own"}, {Key: dlq.HeaderReturns, Value: []byte("1")}}, r.Headers)
 	}
 	again, err := e.Replay(t.Context(), dlq.Request{Consumer: e.consumer, All: true})

@@ -56,17 +56,13 @@ const (
 	viewID   = "1b8a0197-c0de-4a51-8c1e-0d5f3e2a1b4c"
 )
 
-// jsonString is a text as a JSON string.
-func jsonString(s string) string {
-	out, _ := json.Marshal(s) // a string always has a form
-	return string(out)
-}
-
 // shownOf is all that list and show print of a letter.
-func shownOf(rec *kgo.Record) (Letter, string) {
+func shownOf(t *testing.T, rec *kgo.Record) (Letter, string) {
+	t.Helper()
 	l := read("popularity", rec)
 	l.show()
-	out, _ := json.Marshal(l) // of strings and numbers
+	out, err := json.Marshal(l)
+	require.NoError(t, err)
 	return l, strings.ToLower(strings.NewReplacer(`\u0000`, "", "\x00", "", "-", "").Replace(string(out)))
 }
 
@@ -83,19 +79,19 @@ func TestNoFormOfAValueShowsAPerson(t *testing.T) {
 	}
 	deep := object
 	for range 8 {
-		deep = jsonString(deep)
+		deep = quoted(deep)
 	}
 	for name, tc := range map[string]struct {
 		value string
 		shows []string
 	}{
-		"payload as a string":           {`{"EventId":"e","Payload":` + jsonString(object) + `}`, []string{`"EventId": "e"`, `\"UserId\":\"***\"`, `\"ViewSource\":\"Catalog\"`}},
-		"payload as a string, twice":    {`{"EventId":"e","Payload":` + jsonString(jsonString(object)) + `}`, []string{`"EventId": "e"`, "Catalog"}},
-		"payload as a list in a string": {`{"Payload":` + jsonString(`[`+object+`]`) + `}`, []string{"Catalog"}},
-		"payload as a string after BOM": {`{"Payload":` + jsonString("\uFEFF "+object) + `}`, []string{"Catalog"}},
-		"payload as a broken string":    {`{"EventId":"e","Payload":` + jsonString(object[:len(object)-1]) + `}`, []string{`"EventId": "e"`, "sha256"}},
-		"payload with escaped names":    {`{"Payload":` + jsonString(`{"User\u0049d":"`+somebody+`"`) + `}`, []string{"sha256"}},
-		"the whole value twice":         {jsonString(object), []string{"JSON in a JSON string", `"UserId": "***"`, `"ViewSource": "Catalog"`}},
+		"payload as a string":           {`{"EventId":"e","Payload":` + quoted(object) + `}`, []string{`"EventId": "e"`, `\"UserId\":\"***\"`, `\"ViewSource\":\"Catalog\"`}},
+		"payload as a string, twice":    {`{"EventId":"e","Payload":` + quoted(quoted(object)) + `}`, []string{`"EventId": "e"`, "Catalog"}},
+		"payload as a list in a string": {`{"Payload":` + quoted(`[`+object+`]`) + `}`, []string{"Catalog"}},
+		"payload as a string after BOM": {`{"Payload":` + quoted("\uFEFF "+object) + `}`, []string{"Catalog"}},
+		"payload as a broken string":    {`{"EventId":"e","Payload":` + quoted(object[:len(object)-1]) + `}`, []string{`"EventId": "e"`, "sha256"}},
+		"payload with escaped names":    {`{"Payload":` + quoted(`{"User\u0049d":"`+somebody+`"`) + `}`, []string{"sha256"}},
+		"the whole value twice":         {quoted(object), []string{"JSON in a JSON string", `"UserId": "***"`, `"ViewSource": "Catalog"`}},
 		"the whole value nine times":    {deep, []string{`"UserId": "***"`}},
 		"UTF-16 LE":                     {wide(func(lo, hi byte) []byte { return []byte{lo, hi} }), []string{"not JSON at byte", "sha256"}},
 		"UTF-16 BE with its mark":       {"\xfe\xff" + wide(func(lo, hi byte) []byte { return []byte{hi, lo} }), []string{"not UTF-8", "sha256"}},
@@ -116,7 +112,7 @@ func TestNoFormOfAValueShowsAPerson(t *testing.T) {
 		"an id in a long text":          {`{"Note":"` + strings.Repeat("words ", 200) + somebody + `"}`, []string{"sha256"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, shown := shownOf(&kgo.Record{Key: []byte(somebody), Value: []byte(tc.value), Headers: []kgo.RecordHeader{
+			l, shown := shownOf(t, &kgo.Record{Key: []byte(somebody), Value: []byte(tc.value), Headers: []kgo.RecordHeader{
 				{Key: deadletter.HeaderReason, Value: []byte("it says " + somebody)},
 			}})
 			require.NotContains(t, shown, strings.ReplaceAll(somebody[:20], "-", ""))
@@ -153,12 +149,12 @@ func TestOnlyKnownHeadersAreShown(t *testing.T) {
 		"__connect.errors.topic":             {"t", "t"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, _ := shownOf(&kgo.Record{Value: []byte(`{"Payload":{"PropertyObjectViewId":"` + strings.ToUpper(viewID) + `"}}`), Headers: []kgo.RecordHeader{{Key: name, Value: []byte(tc.value)}}})
+			l, _ := shownOf(t, &kgo.Record{Value: []byte(`{"Payload":{"PropertyObjectViewId":"` + strings.ToUpper(viewID) + `"}}`), Headers: []kgo.RecordHeader{{Key: name, Value: []byte(tc.value)}}})
 			require.Equal(t, []Header{{name, tc.shown}}, l.Headers)
 			require.NotContains(t, l.Reason, "ivan")
 		})
 	}
-	l, shown := shownOf(&kgo.Record{Value: []byte(`{"UserId":"` + somebody + `"}`), Headers: []kgo.RecordHeader{
+	l, shown := shownOf(t, &kgo.Record{Value: []byte(`{"UserId":"` + somebody + `"}`), Headers: []kgo.RecordHeader{
 		{Key: "EventId", Value: []byte(somebody)}, {Key: somebody, Value: []byte("x")},
 		{Key: "traceparent", Value: []byte("00-" + strings.ReplaceAll(somebody, "-", "") + "-00f067aa0ba902b7-01")},
 	}})
@@ -177,7 +173,7 @@ func TestAKeyIsShownWhereItIsTheRecordsOwnID(t *testing.T) {
 		"bare, camel case":   {[]byte(viewID), `{"propertyObjectViewId":"` + viewID + `"}`, true},
 		"another case":       {[]byte(strings.ToUpper(viewID)), `{"PurchaseId":"{` + viewID + `}"}`, true},
 		"an object":          {[]byte(viewID), `{"Payload":{"PropertyObjectId":"` + viewID + `"}}`, true},
-		"payload in a text":  {[]byte(viewID), `{"Payload":` + jsonString(`{"PurchaseId":"`+viewID+`"}`) + `}`, true},
+		"payload in a text":  {[]byte(viewID), `{"Payload":` + quoted(`{"PurchaseId":"`+viewID+`"}`) + `}`, true},
 		"empty":              {[]byte{}, `{}`, true},
 		"a user":             {[]byte(somebody), `{"Payload":{"PropertyObjectViewId":"` + viewID + `","UserId":"` + somebody + `"}}`, false},
 		"a user of nowhere":  {[]byte(somebody), `{"Payload":{"PropertyObjectViewId":"` + viewID + `"}}`, false},
@@ -187,7 +183,7 @@ func TestAKeyIsShownWhereItIsTheRecordsOwnID(t *testing.T) {
 		"a view and a user":  {[]byte(somebody), `{"PropertyObjectViewId":"` + somebody + `","UserId":"` + somebody + `"}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, _ := shownOf(&kgo.Record{Key: tc.key, Value: []byte(tc.value)})
+			l, _ := shownOf(t, &kgo.Record{Key: tc.key, Value: []byte(tc.value)})
 			require.Equal(t, tc.shown, *l.Key == string(tc.key), *l.Key)
 			if !tc.shown {
 				require.Contains(t, *l.Key, masked)
@@ -195,15 +191,15 @@ func TestAKeyIsShownWhereItIsTheRecordsOwnID(t *testing.T) {
 			}
 		})
 	}
-	l, _ := shownOf(&kgo.Record{})
+	l, _ := shownOf(t, &kgo.Record{})
 	require.Nil(t, l.Key)
 }
 
 // What an operator looks for stays as it was.
 func TestASoundPayloadIsShownWhole(t *testing.T) {
-	l, _ := shownOf(&kgo.Record{Value: []byte(`{"EventId":"` + viewID + `","CreatedAt":"2026-11-30T10:15:30.1234567+03:00","Payload":{"PropertyObjectId":"{` + viewID + `}","SessionId":"` + somebody +
+	l, _ := shownOf(t, &kgo.Record{Value: []byte(`{"EventId":"` + viewID + `","CreatedAt":"2026-11-30T10:15:30.1234567+03:00","Payload":{"PropertyObjectId":"{` + viewID + `}","SessionId":"` + somebody +
 		`","UserId":null,"Price":54.30,"Name":"Российский рубль","Sign":"₽","Rooms":[1,2],"FilterSnapshot":null,"None":{}}}`)})
-	require.Equal(t, `{
+	want := `{
   "EventId": "`+viewID+`",
   "CreatedAt": "2026-11-30T10:15:30.1234567+03:00",
   "Payload": {
@@ -220,5 +216,6 @@ func TestASoundPayloadIsShownWhole(t *testing.T) {
     "FilterSnapshot": null,
     "None": {}
   }
-}`, l.Payload)
+}`
+	require.Equal(t, want, l.Payload) //nolint:testifylint // order and form count
 }
