@@ -200,10 +200,10 @@ func TestASoundPayloadIsShownWhole(t *testing.T) {
 	l, _ := shownOf(t, &kgo.Record{Value: []byte(`{"EventId":"` + viewID + `","CreatedAt":"2026-11-30T10:15:30.1234567+03:00","Payload":{"PropertyObjectId":"{` + viewID + `}","SessionId":"` + somebody +
 		`","UserId":null,"Price":54.30,"Name":"Российский рубль","Sign":"₽","Rooms":[1,2],"FilterSnapshot":null,"None":{}}}`)})
 	want := `{
-  "EventId": "`+viewID+`",
+  "EventId": "` + viewID + `",
   "CreatedAt": "2026-11-30T10:15:30.1234567+03:00",
   "Payload": {
-    "PropertyObjectId": "{`+viewID+`}",
+    "PropertyObjectId": "{` + viewID + `}",
     "SessionId": "***",
     "UserId": null,
     "Price": 54.30,
