@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	vitrina "github.com/pin-marketplace/vitrina/internal/app"
@@ -29,7 +31,8 @@ type migrateUpCmd struct {
 // Help is part of kong's interface.
 func (migrateUpCmd) Help() string {
 	return `Everything of this project lives in schema vitrina of PostgreSQL and in the database of the ClickHouse DSN, which is created when
-it is missing. The catalog's card tables are created only where nothing has their name (development, tests).
+it is missing. The catalog's card tables are created only where nothing has their name (development, tests). Without clickhouse.dsn
+ClickHouse is left out where roles does not name price, which needs it; with price that is an error, unless --only postgres is given.
 
 Example:
   VITRINA_POSTGRES_DSN=postgres://… VITRINA_CLICKHOUSE_DSN=clickhouse://… vitrina migrate up`
@@ -57,7 +60,13 @@ func (c migrateUpCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if err := a.sayLeftOut(cfg, c.Only); err != nil {
+		return err
+	}
 	steps, err := migrateUp(a.ctx, cfg, c.Only)
+	if err != nil && len(steps) == 0 {
+		return err // "nothing to do" would be a lie
+	}
 	if printErr := a.printSteps(steps, "nothing to do: the schemas are up to date"); printErr != nil {
 		return errors.Join(err, printErr)
 	}
@@ -74,7 +83,10 @@ func migrateUp(ctx context.Context, cfg *config.Config, only string) ([]step, er
 			return steps, fmt.Errorf("migrating PostgreSQL: %w", err)
 		}
 	}
-	if only != "postgres" {
+	if only != "postgres" && !leftOut(cfg, only) {
+		if err := hasClickHouse(cfg, only); err != nil {
+			return steps, err
+		}
 		applied, err := clickhouse.Migrate(ctx, vitrina.ClickHouseConfig(cfg))
 		steps = append(steps, clickhouseSteps(applied)...)
 		if err != nil {
@@ -84,28 +96,48 @@ func migrateUp(ctx context.Context, cfg *config.Config, only string) ([]step, er
 	return steps, nil
 }
 
+// leftOut tells whether ClickHouse is nobody's concern: nobody named it, and no role has use for its table. Role api runs without it; its
+// price history then answers 503.
+func leftOut(cfg *config.Config, only string) bool {
+	return only == "both" && cfg.ClickHouse.DSN == "" && !slices.Contains(cfg.Roles, config.RolePrice)
+}
+
+func (a *app) sayLeftOut(cfg *config.Config, only string) error {
+	if !leftOut(cfg, only) {
+		return nil
+	}
+	if _, err := fmt.Fprintf(a.stderr, "ClickHouse is left out: clickhouse.dsn is not set, and none of the roles %s needs it\n", strings.Join(cfg.Roles, ", ")); err != nil {
+		return fmt.Errorf("print the result: %w", err)
+	}
+	return nil
+}
+
+// hasClickHouse says what to do where ClickHouse is wanted and nothing says where it is.
+func hasClickHouse(cfg *config.Config, only string) error {
+	const set = "set VITRINA_CLICKHOUSE_DSN or VITRINA_CLICKHOUSE_DSN_FILE"
+	switch {
+	case cfg.ClickHouse.DSN != "":
+		return nil
+	case only == "clickhouse":
+		return errors.New("ClickHouse: clickhouse.dsn is not set: " + set)
+	}
+	return errors.New("ClickHouse: clickhouse.dsn is not set, and role price needs it: " + set + ", leave price out of roles, or choose PostgreSQL alone with --only postgres")
+}
+
 // Run shows what both databases have.
 func (c migrateStatusCmd) Run(a *app) error {
 	cfg, err := a.load()
 	if err != nil {
 		return err
 	}
-	var steps []step
-	if c.Only != "clickhouse" {
-		list, err := withMigrator(cfg, func(db *sql.DB) ([]postgres.Migration, error) { return postgres.MigrationStatus(a.ctx, db) })
-		if err != nil {
-			return fmt.Errorf("asking PostgreSQL: %w", err)
-		}
-		steps = append(steps, postgresSteps(list)...)
+	if err := a.sayLeftOut(cfg, c.Only); err != nil {
+		return err
 	}
-	if c.Only != "postgres" {
-		list, err := clickhouse.MigrationStatus(a.ctx, vitrina.ClickHouseConfig(cfg))
-		if err != nil {
-			return fmt.Errorf("asking ClickHouse: %w", err)
-		}
-		steps = append(steps, clickhouseSteps(list)...)
+	steps, err := migrationStatus(a.ctx, cfg, c.Only)
+	if err != nil && len(steps) == 0 {
+		return err // "no migrations" would be a lie
 	}
-	if err := a.printSteps(steps, "no migrations"); err != nil {
+	if err := errors.Join(err, a.printSteps(steps, "no migrations")); err != nil {
 		return err
 	}
 	for _, s := range steps {
@@ -114,6 +146,29 @@ func (c migrateStatusCmd) Run(a *app) error {
 		}
 	}
 	return nil
+}
+
+// migrationStatus is what both databases have, up to the first that does not say.
+func migrationStatus(ctx context.Context, cfg *config.Config, only string) ([]step, error) {
+	var steps []step
+	if only != "clickhouse" {
+		list, err := withMigrator(cfg, func(db *sql.DB) ([]postgres.Migration, error) { return postgres.MigrationStatus(ctx, db) })
+		if err != nil {
+			return nil, fmt.Errorf("asking PostgreSQL: %w", err)
+		}
+		steps = append(steps, postgresSteps(list)...)
+	}
+	if only != "postgres" && !leftOut(cfg, only) {
+		if err := hasClickHouse(cfg, only); err != nil {
+			return steps, err
+		}
+		list, err := clickhouse.MigrationStatus(ctx, vitrina.ClickHouseConfig(cfg))
+		if err != nil {
+			return steps, fmt.Errorf("asking ClickHouse: %w", err)
+		}
+		steps = append(steps, clickhouseSteps(list)...)
+	}
+	return steps, nil
 }
 
 func withMigrator(cfg *config.Config, do func(*sql.DB) ([]postgres.Migration, error)) (list []postgres.Migration, err error) {

@@ -150,10 +150,13 @@ func progressLine(op postgres.Operation) string {
 
 func (a *app) printOperation(op postgres.Operation) error {
 	s := rebuild.StatusOf(op)
-	fault := ""
+	result := s.Progress.Message
 	if s.Error != nil {
-		fault = *s.Error
+		if result != "" {
+			result += ". "
+		}
+		result += *s.Error
 	}
 	return a.print(s, []string{"OPERATION", "KIND", "PROJECTION", "FROM", "STATE", "STEP", "RESULT"},
-		[][]string{{s.ID.String(), s.Kind, s.Projection, s.Source, s.State, s.Progress.Step, s.Progress.Message + fault}})
+		[][]string{{s.ID.String(), s.Kind, s.Projection, s.Source, s.State, s.Progress.Step, result}})
 }

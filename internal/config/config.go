@@ -51,7 +51,7 @@ func (c *Config) InstanceID() (string, error) {
 type Kafka struct {
 	Brokers           []string      `key:"brokers" default:"127.0.0.1:9092" desc:"Brokers to start from, host:port, comma-separated."`
 	ClientID          string        `key:"client_id" default:"vitrina" desc:"Client id the brokers see in their logs and quotas."`
-	Version           string        `key:"version" default:"2.8.0" desc:"Kafka protocol spoken by the consumers, 2.8.0 (the first with topic ids) or newer; not above the oldest broker's version."`
+	Version           string        `key:"version" default:"2.8.0" desc:"Kafka protocol spoken by the consumers, 2.8.0 (the first with topic ids) or newer; not above the oldest broker's version, nor above the newest that the client library knows."`
 	SessionTimeout    time.Duration `key:"session_timeout" default:"30s" desc:"After how long without a heartbeat an instance loses its partitions. At least 10s: ending a session takes Goka 5s, and anything shorter rebalances for ever."`
 	RebalanceTimeout  time.Duration `key:"rebalance_timeout" default:"2m" desc:"How long a rebalance waits for instances that are busy. Not below session_timeout."`
 	ReplicationFactor int           `key:"replication_factor" default:"0" desc:"Replicas of the topics that vitrina topics apply creates; 0: the brokers' default.replication.factor. vitrina check warns below 3."`
@@ -87,12 +87,12 @@ type SASL struct {
 type Postgres struct {
 	DSN              Secret        `key:"dsn" desc:"URL (postgres://user:password@host:5432/db?sslmode=verify-full) or libpq keywords. When empty, the PG* variables count (PGHOST, PGUSER, PGPASSWORD, PGSERVICE, ...)."`
 	MaxConns         int           `key:"max_conns" default:"10" desc:"Connections of one instance at most."`
-	StatementTimeout time.Duration `key:"statement_timeout" default:"30s" desc:"After how long a statement of the sinks is given up and tried again."`
+	StatementTimeout time.Duration `key:"statement_timeout" default:"30s" desc:"After how long a statement of the sinks is given up and tried again, 1s at least."`
 }
 
 // ClickHouse is the analytics database.
 type ClickHouse struct {
-	DSN           Secret        `key:"dsn" desc:"clickhouse://user:password@host:9000/pin_analytics?secure=true. Needed by the roles price and api (price history)."`
+	DSN           Secret        `key:"dsn" desc:"clickhouse://user:password@host:9000/pin_analytics?secure=true. Needed by role price. Role api runs without it: its price history then answers 503. Without it and role price, vitrina migrate leaves ClickHouse out."`
 	InsertTimeout time.Duration `key:"insert_timeout" default:"30s" desc:"After how long an insert is given up and tried again; must lie below kafka.rebalance_timeout."`
 	QueryTimeout  time.Duration `key:"query_timeout" default:"10s" desc:"After how long a query of the API is given up."`
 }
@@ -166,8 +166,8 @@ type Popularity struct {
 	ViewSources   []string        `key:"view_sources" default:"Catalog,Search,Selection" desc:"Known values of ViewSource, comma-separated; any other counts as Unknown, with a warning."`
 	RetryDelays   []time.Duration `key:"retry_delays" default:"30s,1m,2m,4m,8m,16m" desc:"Waits before each further look for the card of a viewed object; after the last one the view is dead-lettered."`
 	RetryInterval time.Duration   `key:"retry_interval" default:"1s" desc:"How often waiting views are looked through for those that are due."`
-	LedgerWindow  time.Duration   `key:"ledger_window" default:"168h" desc:"How long the database remembers each counted view; the group table remembers longer."`
-	PruneInterval time.Duration   `key:"prune_interval" default:"5m" desc:"How often older rows are deleted."`
+	LedgerWindow  time.Duration   `key:"ledger_window" default:"168h" desc:"How long the database remembers each counted view; the group table remembers longer. An hour at least, and not below the sum of popularity.retry_delays."`
+	PruneInterval time.Duration   `key:"prune_interval" default:"5m" desc:"How often older rows are deleted, at most popularity.ledger_window."`
 	BatchRows     int             `key:"batch_rows" default:"20000" desc:"Views in one transaction at most."`
 	BatchInterval time.Duration   `key:"batch_interval" default:"100ms" desc:"Longest wait of the first view in a transaction."`
 	BufferBytes   int             `key:"buffer_bytes" default:"67108864" desc:"Raw records that wait for a transaction or are in one, bytes for each writer; its partitions pause beyond."`

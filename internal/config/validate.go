@@ -75,6 +75,8 @@ func (c *Config) validateKafka(f *faults) {
 	}
 	if v, err := sarama.ParseKafkaVersion(k.Version); err != nil || !v.IsAtLeast(sarama.V2_8_0_0) {
 		f.add("kafka.version", "must be a Kafka version such as 2.8.0, which is the oldest with topic ids")
+	} else if !sarama.MaxVersion.IsAtLeast(v) {
+		f.add("kafka.version", "is %s; the newest that this program speaks is %s, and a newer broker speaks that too", v, sarama.MaxVersion)
 	}
 	if k.SessionTimeout < 10*time.Second {
 		f.add("kafka.session_timeout", "is %s; below 10s every rebalance ends in the next one", shortDuration(k.SessionTimeout))
@@ -140,7 +142,9 @@ func (c *Config) validateDatabases(f *faults) {
 		}
 	}
 	between(f, "postgres.max_conns", c.Postgres.MaxConns, 2, 1000)
-	positive(f, "postgres.statement_timeout", c.Postgres.StatementTimeout)
+	if c.Postgres.StatementTimeout < time.Second {
+		f.add("postgres.statement_timeout", "is %s; it must be 1s at least, or statements that are only slow are cancelled for ever", shortDuration(c.Postgres.StatementTimeout))
+	}
 	if dsn := c.ClickHouse.DSN.Reveal(); dsn != "" {
 		if _, err := clickhouse.ParseDSN(dsn); err != nil || !strings.Contains(dsn, "://") {
 			f.add("clickhouse.dsn", "cannot be read: write clickhouse://user:password@host:9000/pin_analytics?secure=true, special characters in the password percent-encoded")
@@ -231,6 +235,9 @@ func (c *Config) validateConsumers(f *faults) {
 	}
 	if p.LedgerWindow < time.Hour || p.LedgerWindow < total {
 		f.add("popularity.ledger_window", "is %s; it must be an hour at least and not below the sum of popularity.retry_delays (%s)", shortDuration(p.LedgerWindow), shortDuration(total))
+	}
+	if p.PruneInterval > p.LedgerWindow {
+		f.add("popularity.prune_interval", "is %s; it must not lie above popularity.ledger_window (%s), or most of the ledger is older than that", shortDuration(p.PruneInterval), shortDuration(p.LedgerWindow))
 	}
 	if c.Price.Replicated && c.Price.Cluster == "" {
 		f.add("price.cluster", "is needed when price.replicated is on")

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pin-marketplace/vitrina/internal/config"
@@ -35,6 +36,12 @@ func TestValidateRules(t *testing.T) {
 			c.Kafka.SASL = config.SASL{Mechanism: "OAUTHBEARER", TokenURL: "id/token", ClientID: "c", ClientSecret: "s"}
 		}, "kafka.sasl.token_url"},
 		"credentials without a mechanism": {func(c *config.Config) { c.Kafka.SASL.Username = "u" }, "kafka.sasl.mechanism"},
+		"Kafka of the future":             {func(c *config.Config) { c.Kafka.Version = "99.0.0" }, "kafka.version"},
+		"the newest Kafka":                {func(c *config.Config) { c.Kafka.Version = sarama.MaxVersion.String() }, ""},
+		"no statement ends in time":       {func(c *config.Config) { c.Postgres.StatementTimeout = time.Millisecond }, "postgres.statement_timeout"},
+		"the shortest statement":          {func(c *config.Config) { c.Postgres.StatementTimeout = time.Second }, ""},
+		"rows that are never deleted":     {func(c *config.Config) { c.Popularity.PruneInterval = 9000 * time.Hour }, "popularity.prune_interval"},
+		"deleted once in a window":        {func(c *config.Config) { c.Popularity.PruneInterval = c.Popularity.LedgerWindow }, ""},
 		"libpq keywords":                  {func(c *config.Config) { c.Postgres.DSN = "host=h user=u password=p" }, ""},
 		"ClickHouse without a scheme":     {func(c *config.Config) { c.ClickHouse.DSN = "localhost:9000" }, "clickhouse.dsn"},
 		"insert outlives the partition":   {func(c *config.Config) { c.ClickHouse.InsertTimeout = 3 * time.Minute }, "clickhouse.insert_timeout"},

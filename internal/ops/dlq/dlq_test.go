@@ -106,7 +106,7 @@ func (e *env) dead(n int) {
 		r := deadletter.Encode(letters, deadletter.Letter{
 			Record: &record.Record{
 				ID: record.ID{Topic: source, Partition: int32(i % partitions), Offset: int64(i)}, Key: fmt.Appendf(nil, "key-%d", i),
-				Value: fmt.Appendf(nil, "value-%d", i), Headers: []record.Header{{Key: "own", Value: []byte{0, 1}}, {Key: "own"}},
+				Value: fmt.Appendf(nil, `{"PropertyObjectViewId":"key-%d"}`, i), Headers: []record.Header{{Key: "own", Value: []byte{0, 1}}, {Key: "own"}},
 			},
 			Code: codecs.CodePropertyObjectNotFound, Reason: "no card", Attempts: 7,
 		}, time.UnixMilli(1_700_000_000_000+int64(i)*1000))
@@ -237,7 +237,7 @@ func TestReplayPutsTheRecordBackAsItWasInOrder(t *testing.T) {
 		_, err := fmt.Sscanf(string(r.Key), "key-%d", &i)
 		require.NoError(t, err)
 		require.EqualValues(t, i%partitions, r.Partition, "it goes where it came from")
-		require.Equal(t, fmt.Sprintf("value-%d", i), string(r.Value))
+		require.Equal(t, fmt.Appendf(nil, `{"PropertyObjectViewId":"key-%d"}`, i), r.Value)
 		require.Equal(t, []kgo.RecordHeader{{Key: "own", Value: []byte{0, 1}}, {Key: "own"}, {Key: dlq.HeaderReturns, Value: []byte("1")}}, r.Headers)
 	}
 	again, err := e.Replay(t.Context(), dlq.Request{Consumer: e.consumer, All: true})

@@ -60,7 +60,7 @@ type Letter struct {
 	Reason     string    `json:"reason"`
 	Source     Place     `json:"source"`
 	Attempts   int       `json:"attempts"`
-	Key        *string   `json:"key"` // null where the record has none
+	Key        *string   `json:"key"` // null where the record has none; size and hash where it is not the id of what the record is about
 	Returns    int       `json:"returns"`
 	Convention string    `json:"convention"`
 	State      string    `json:"state"`
@@ -105,10 +105,13 @@ func read(consumer string, rec *kgo.Record) Letter {
 			break
 		}
 	}
-	m := masker(rec.Value)
-	l.Reason = m.text(l.Reason)
+	m := maskerOf(rec)
+	if l.Convention != ConventionOwn {
+		l.Reason = m.leaf(l.Reason) // another tool's words may quote the record
+	}
+	l.Code, l.Reason = m.text(l.Code), m.text(l.Reason)
 	if rec.Key != nil {
-		key := m.text(printable(rec.Key))
+		key := m.key(rec.Key)
 		l.Key = &key
 	}
 	return l
@@ -218,18 +221,16 @@ func printable(b []byte) string {
 
 // show adds what a list leaves out.
 func (l *Letter) show() {
-	m := masker(l.rec.Value)
+	m := maskerOf(l.rec)
 	l.Headers = make([]Header, 0, len(l.rec.Headers))
 	for _, h := range l.rec.Headers {
-		value := m.text(printable(h.Value))
-		if personal(h.Key) {
-			value = masked
-		} else if l.Convention == ConventionSpring && !utf8.Valid(h.Value) || l.Convention == ConventionSpring && (len(h.Value) == 4 || len(h.Value) == 8) && foreign(h.Key) {
+		value := m.header(h.Key, h.Value)
+		if l.Convention == ConventionSpring && foreign(h.Key) && (len(h.Value) == 4 || len(h.Value) == 8) {
 			if n, ok := (convention{binary: true}).number(&kgo.Record{Headers: []kgo.RecordHeader{h}}, h.Key); ok {
 				value = strconv.FormatInt(n, 10)
 			}
 		}
-		l.Headers = append(l.Headers, Header{Name: h.Key, Value: value})
+		l.Headers = append(l.Headers, Header{Name: m.name(h.Key), Value: value})
 	}
 	l.Payload = m.payload()
 }
