@@ -98,7 +98,10 @@ func TestNothingThatComesOutHoldsPersonalDataOrASecret(t *testing.T) {
 		call("GET /api/v1/purchases/{id}", "/api/v1/purchases/"+id, "", id)
 		break
 	}
-	for target := range want.Targets {
+	for target, boost := range want.Targets {
+		if _, carded := want.Cards[target]; !carded || boost == 0 {
+			continue // nobody knows a target that was dropped, or has no card
+		}
 		call("GET /api/v1/targets/{kind}/{id}", "/api/v1/targets/"+target.Kind+"/"+target.ID, "", target.ID)
 		call("GET /api/v1/cards/{kind}/{id}", "/api/v1/cards/"+target.Kind+"/"+target.ID, "", target.ID)
 		break
