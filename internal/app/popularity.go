@@ -45,7 +45,7 @@ func (a *App) buildPopularity(_ context.Context, epoch int64, health *sinkHealth
 		Name: c.Role, Group: c.Group, Input: c.Topic, TableCodec: codecs.Bytes{}, Hasher: stream.Hasher(a.cfg.Popularity.Hasher),
 		Callback: consumer.Handle, LoopCallback: consumer.HandleLoop, DeadLetter: c.DLQ,
 		Mend:  "Run `vitrina rebuild popularity`: it keeps what was counted and accepts the topic as it is",
-		Check: a.checkHorizons,
+		Check: a.checkHorizons, Lasting: true,
 	}, epoch, func(partitions []int32) { m.Lag.Retain(partitions...) })
 	if err != nil {
 		return pipeline{}, nil, err
