@@ -56,6 +56,7 @@ func (a *App) runtime(spec stream.Spec, epoch int64, onAssigned func([]int32)) (
 		CreateTopics: true,
 		HotStandby:   a.cfg.State.HotStandby,
 		OnAssigned:   onAssigned,
+		OnLost:       func(l stream.Lost) { a.ready.Lost(l.Topic, l.Partition, l.From, l.To) },
 		Backoff:      a.cfg.Backoff.Config(),
 		Timing: stream.Timing{
 			Stop:  a.cfg.Runtime.ProcessorTimeout(),

@@ -27,7 +27,7 @@ func TestARoleWhoseDeadLettersCannotBeWrittenIsNotWell(t *testing.T) {
 	cfg.Backoff.Min, cfg.Backoff.Max = 10*time.Millisecond, 100*time.Millisecond
 	a := &App{cfg: cfg, deps: Deps{Logger: slog.New(slog.DiscardHandler), Clock: time.Now}}
 	a.events = telemetry.NewEventLog(a.deps.Logger, 0, time.Now)
-	a.ready = telemetry.NewRoles(prometheus.NewRegistry(), nil, nil, nil)
+	a.ready = telemetry.NewRoles(prometheus.NewRegistry(), nil, nil, nil, nil)
 	var err error
 	a.client, err = kgo.NewClient(append(deadletter.ClientOptions(), kgo.SeedBrokers(broker.Brokers()...), kgo.MetadataMinAge(10*time.Millisecond))...)
 	require.NoError(t, err)
