@@ -51,6 +51,7 @@ func TestARoleWhoseDeadLettersCannotBeWrittenIsNotWell(t *testing.T) {
 
 	_, err = kadm.NewClient(a.client).CreateTopic(ctx, 1, -1, nil, c.DLQ)
 	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(written) > 0 }, time.Minute, 10*time.Millisecond)
 	require.NoError(t, <-written)
 	require.Eventually(t, func() bool { return later() == "" }, time.Minute, 10*time.Millisecond)
 	stop()
