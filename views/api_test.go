@@ -14,7 +14,6 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/pin-marketplace/vitrina/internal/config"
