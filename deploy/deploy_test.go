@@ -60,7 +60,7 @@ func names(t *testing.T) map[string]bool {
 	telemetry.NewPopularity(reg, []string{"Catalog"})
 	telemetry.NewPrice(reg)
 	telemetry.NewGroupLag(reg, telemetry.GroupTopic{Group: "g", Topic: "t"})
-	telemetry.NewRoles(reg, []string{"promotion"}, []string{"promotion"}, []string{"X"})
+	telemetry.NewRoles(reg, []string{"promotion"}, []string{"promotion"}, []string{"X"}, []string{"t"})
 	telemetry.RegisterBuildInfo(reg, "", "")
 	reg.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	families, err := reg.Gather()

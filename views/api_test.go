@@ -1,8 +1,12 @@
 package views_test
 
 import (
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +14,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/pin-marketplace/vitrina/internal/config"
 	"github.com/pin-marketplace/vitrina/views"
@@ -259,8 +264,13 @@ func TestAPI(t *testing.T) {
 			require.Equal(t, name, v.Freshness.ServedBy)
 			i.expect(t, 404, "/api/v1/property-object-views/"+nothing)
 		}
-		require.Contains(t, alone.expect(t, 503, path), "views.marks")
-		require.Contains(t, alone.expect(t, 503, path), "does not run the role popularity")
+		// It told whoever asked the wrong instance to try again in 5 s, and only of the ledger's window after a rebuild.
+		a := alone.get(path)
+		require.Equal(t, http.StatusServiceUnavailable, a.status)
+		require.Empty(t, a.header.Get("Retry-After"), "no time makes this instance an owner")
+		for _, part := range []string{"or before a rebuild of popularity", "does not run the role popularity", fmt.Sprintf("(partition %d: vitrina-i-", viewPartition), "views.marks"} {
+			require.Contains(t, a.problem(t).Detail, part)
+		}
 	})
 	t.Run("a rebuild", func(t *testing.T) {
 		s.exec(`UPDATE vitrina.projections SET state = 'closed' WHERE name = 'promotion-boost'`)
@@ -321,6 +331,23 @@ func TestNothingThere(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, doc.Validate(t.Context(), openapi3.IsOpenAPI31OrLater()))
 	require.NotNil(t, doc.Paths.Value("/api/v1/openapi.json"))
+}
+
+// An api that could not keep its copies said that it was reading them for the first time.
+func TestTheAPISaysWhyItCannotKeepItsCopies(t *testing.T) {
+	s := newSystem(t)
+	_, err := kadm.NewClient(s.producer).CreateTopic(t.Context(), 2, 1, nil, config.PromotionConsumer().TableTopic())
+	require.NoError(t, err)
+	i := s.start(func(c *config.Config) {
+		c.State.Dir = filepath.Join(c.State.Dir, "file")
+		require.NoError(t, os.WriteFile(c.State.Dir, nil, 0o600))
+	}, "api")
+	eventually(t, func(c require.TestingT) {
+		w := httptest.NewRecorder()
+		i.handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+		require.Equal(c, http.StatusServiceUnavailable, w.Code)
+		require.Contains(c, w.Body.String(), "cannot be kept and is tried again: create the state directory")
+	})
 }
 
 // TestTheFlagIsOffAndNothingEverRan: an instance whose promotion consumer is switched off is ready (D35).

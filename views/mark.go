@@ -3,6 +3,7 @@ package views
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -75,7 +76,7 @@ func (s *Service) PropertyObjectView(ctx context.Context, id uuid.UUID) (*Proper
 	value, f, err := s.lookup(ctx, s.marks, config.RolePopularity, id.String())
 	switch {
 	case notHere(err):
-		return nil, s.noMarks(id)
+		return nil, s.noMarks(ctx, id)
 	case err != nil:
 		return nil, err
 	case len(value) == 0:
@@ -141,18 +142,42 @@ func (s *Service) markTopic(mark codecs.Mark) string {
 	return s.popularity.Topic
 }
 
-// noMarks says who could have answered.
-func (s *Service) noMarks(id uuid.UUID) error {
+// noMarks says who could have answered. To ask here again helps only while this instance gets its partitions back.
+func (s *Service) noMarks(ctx context.Context, id uuid.UUID) error {
+	away := &UnavailableError{}
 	here := "this instance does not run the role popularity"
 	if role, ok := s.host.Role(config.RolePopularity); ok {
 		here = "this instance does not own the partition of the view"
 		if !role.Ready {
+			away.After = retryAfter
 			here = "the role popularity of this instance is " + role.State
 			if role.Reason != "" {
 				here += " (" + role.Reason + ")"
 			}
 		}
 	}
-	return unavailable("the ledger does not know view %s, and whether it was counted longer ago than popularity.ledger_window (%s) only its mark in the group table says; %s. "+
-		"Ask the instance that owns the partition, or set views.marks (VITRINA_VIEWS_MARKS=true) to keep a copy of all marks here", id, s.cfg.Popularity.LedgerWindow, here)
+	away.Reason = fmt.Sprintf("the ledger does not know view %s: whether it was counted longer ago than popularity.ledger_window (%s), or before a rebuild of popularity, "+
+		"which empties the ledger, only its mark in the group table says; %s. Ask %s, or set views.marks (VITRINA_VIEWS_MARKS=true) to keep a copy of all marks here",
+		id, s.cfg.Popularity.LedgerWindow, here, s.markOwner(ctx, id))
+	return away
+}
+
+// markOwner names the instance that owns the partition of a view's mark, where the broker says which one it is.
+func (s *Service) markOwner(ctx context.Context, id uuid.UUID) string {
+	owner := "the instance that owns the partition"
+	n := s.seen().topics[s.popularity.TableTopic()].Partitions
+	if n == 0 {
+		return owner
+	}
+	partition := stream.Hasher(s.cfg.Popularity.Hasher).Partition([]byte(id.String()), n)
+	members, err := s.members(ctx)
+	if err != nil {
+		return owner
+	}
+	for _, m := range members[s.popularity.Group] {
+		if slices.Contains(m.Partitions, partition) {
+			return fmt.Sprintf("%s (partition %d: %s)", owner, partition, m.ClientID)
+		}
+	}
+	return owner
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -235,7 +236,10 @@ func (s *Service) State() RoleState {
 			continue
 		}
 		_, exists := h.topics[topic]
+		failure := t.failure()
 		switch {
+		case failure != nil && (exists || h.broker != nil):
+			return RoleState{State: "waiting", Reason: "the copy of " + topic + " cannot be kept and is tried again: " + strings.Join(strings.Fields(failure.Error()), " ")}
 		case exists || h.broker != nil:
 			return RoleState{State: "recovering", Reason: "reading " + topic + " for the first time"}
 		case t == s.purchases && !s.host.PromotionsEnabled():

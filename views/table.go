@@ -65,6 +65,15 @@ func (t *table) Run(ctx context.Context) error {
 	return nil
 }
 
+// failure is why the copy cannot be kept now; nil while it is.
+func (t *table) failure() error {
+	view := t.view.Load()
+	if view == nil {
+		return nil
+	}
+	return view.Err()
+}
+
 // get reads a key; nil when there is none.
 func (t *table) get(key string) ([]byte, error) {
 	view := t.view.Load()

@@ -186,6 +186,9 @@ func (c dlqListCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if page.Missing {
+		return errors.New(page.NoTopic())
+	}
 	if a.globals.Output == "json" {
 		return a.printJSON(page)
 	}

@@ -101,9 +101,9 @@ func (a *App) measure() {
 	a.views = telemetry.NewPopularity(reg, a.cfg.Popularity.ViewSources)
 	a.price = telemetry.NewPrice(reg)
 	var inputs []telemetry.GroupTopic
-	var consumers []string
+	var consumers, topics []string
 	for _, c := range config.Consumers() {
-		consumers = append(consumers, c.Role)
+		consumers, topics = append(consumers, c.Role), append(topics, c.Topic)
 		inputs = append(inputs, telemetry.GroupTopic{Group: c.Group, Topic: c.Topic})
 		if c.Role != config.RolePrice {
 			inputs = append(inputs, telemetry.GroupTopic{Group: c.Group, Topic: c.LoopTopic()})
@@ -114,7 +114,7 @@ func (a *App) measure() {
 		string(codecs.CodeUndecodable), string(codecs.CodeInvalidField), string(codecs.CodeValueOutOfRange),
 		string(codecs.CodeOptimisticLockConflict), string(codecs.CodePropertyObjectNotFound), string(codecs.CodeDatabaseRejected),
 		string(codecs.CodeRecordTooLarge),
-	})
+	}, topics)
 }
 
 func (a *App) connect(ctx context.Context) error {

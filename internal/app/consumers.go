@@ -56,6 +56,7 @@ func (a *App) runtime(spec stream.Spec, epoch int64, onAssigned func([]int32)) (
 		CreateTopics: true,
 		HotStandby:   a.cfg.State.HotStandby,
 		OnAssigned:   onAssigned,
+		OnLost:       func(l stream.Lost) { a.ready.Lost(l.Topic, l.Partition, l.From, l.To) },
 		Backoff:      a.cfg.Backoff.Config(),
 		Timing: stream.Timing{
 			Stop:  a.cfg.Runtime.ProcessorTimeout(),
@@ -75,8 +76,9 @@ func (a *App) runtime(spec stream.Spec, epoch int64, onAssigned func([]int32)) (
 	return stream.New(spec, options)
 }
 
-// letters makes the dead-letter writer of a consumer.
-func (a *App) letters(c config.Consumer, count func(), retry func()) (*deadletter.Writer, error) {
+// letters makes the dead-letter writer of a consumer. While it cannot write, the records that are due there are not finished, and their
+// partitions commit no further.
+func (a *App) letters(c config.Consumer, health *sinkHealth, count func(), retry func()) (*deadletter.Writer, error) {
 	return deadletter.New(deadletter.Config{
 		Consumer: c.Role, Topic: c.DLQ, Backoff: a.cfg.Backoff.Config(), DrainTimeout: a.cfg.Runtime.DrainTimeout, Clock: a.deps.Clock,
 	}, a.client, a.events, a.deps.Logger, deadletter.Metrics{
@@ -84,7 +86,9 @@ func (a *App) letters(c config.Consumer, count func(), retry func()) (*deadlette
 			count()
 			a.ready.DeadLetter(c.Role, string(code))
 		},
-		Retry: retry,
+		Retry:  retry,
+		Failed: func(oversized bool, err error) { health.failed(lettersWriter(oversized), err) },
+		Over:   func(oversized bool) { health.well(lettersWriter(oversized)) },
 	})
 }
 

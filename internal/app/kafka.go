@@ -60,7 +60,7 @@ func GroupTopics(roles ...string) []stream.GroupTopics {
 			continue
 		}
 		stateful := role != config.RolePrice
-		out = append(out, stream.GroupTopics{Group: c.Group, Source: c.Topic, Table: stateful, Loop: stateful, DeadLetter: c.DLQ})
+		out = append(out, stream.GroupTopics{Group: c.Group, Source: c.Topic, Table: stateful, Loop: stateful, DeadLetter: c.DLQ, Lasting: c.Role == config.RolePopularity})
 	}
 	return out
 }

@@ -18,7 +18,7 @@ import (
 // buildPopularity makes the popularity consumer for one epoch of its projection.
 func (a *App) buildPopularity(_ context.Context, epoch int64, health *sinkHealth) (pipeline, *stream.Runtime, error) {
 	c, m := mustConsumer(config.RolePopularity), a.views
-	letters, err := a.letters(c, m.DLQ.Inc, m.Retries.Inc)
+	letters, err := a.letters(c, health, m.DLQ.Inc, m.Retries.Inc)
 	if err != nil {
 		return pipeline{}, nil, err
 	}
@@ -45,7 +45,7 @@ func (a *App) buildPopularity(_ context.Context, epoch int64, health *sinkHealth
 		Name: c.Role, Group: c.Group, Input: c.Topic, TableCodec: codecs.Bytes{}, Hasher: stream.Hasher(a.cfg.Popularity.Hasher),
 		Callback: consumer.Handle, LoopCallback: consumer.HandleLoop, DeadLetter: c.DLQ,
 		Mend:  "Run `vitrina rebuild popularity`: it keeps what was counted and accepts the topic as it is",
-		Check: a.checkHorizons,
+		Check: a.checkHorizons, Lasting: true,
 	}, epoch, func(partitions []int32) { m.Lag.Retain(partitions...) })
 	if err != nil {
 		return pipeline{}, nil, err

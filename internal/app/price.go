@@ -28,7 +28,7 @@ func (a *App) buildPrice(_ context.Context, _ int64, health *sinkHealth) (pipeli
 	if a.facts == nil {
 		return pipeline{}, nil, errors.New("the role price needs clickhouse.dsn")
 	}
-	letters, err := a.letters(c, m.DLQ.Inc, m.Retries.Inc)
+	letters, err := a.letters(c, health, m.DLQ.Inc, m.Retries.Inc)
 	if err != nil {
 		return pipeline{}, nil, err
 	}

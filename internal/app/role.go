@@ -185,10 +185,19 @@ func (r *role) Status() RoleStatus {
 // unwellAfter is how long a sink's tries may fail before its role is not ready: a restart of a database is shorter.
 const unwellAfter = 10 * time.Second
 
-// sinkHealth says whether a role's sink gets its work done: each of its writers, or it is not well. A writer without work is well.
+// sinkHealth says whether a role's sink and its dead letters get their work done: each of their writers, or it is not well. A writer without
+// work is well.
 type sinkHealth struct {
 	mu      sync.Mutex
 	failing map[int]failure // by writer
+}
+
+// lettersWriter is a writer of dead letters; those of the sink are numbered from 0.
+func lettersWriter(oversized bool) int {
+	if oversized {
+		return -2
+	}
+	return -1
 }
 
 // failure is a writer's failures in a row.
@@ -222,13 +231,17 @@ func (h *sinkHealth) trouble(now time.Time) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var worst failure
-	for _, f := range h.failing {
+	var letters bool
+	for writer, f := range h.failing {
 		if worst.since.IsZero() || f.since.Before(worst.since) {
-			worst = f
+			worst, letters = f, writer < 0
 		}
 	}
 	if worst.since.IsZero() || now.Sub(worst.since) < unwellAfter {
 		return ""
+	}
+	if letters {
+		return "its dead letters cannot be written since " + worst.since.UTC().Format(time.RFC3339) + " and are tried again: " + worst.cause
 	}
 	return "its sink has failed since " + worst.since.UTC().Format(time.RFC3339) + " and tries again: " + worst.cause
 }

@@ -317,3 +317,36 @@ func TestTwoInstancesShareAndHandOver(t *testing.T) {
 	require.Less(t, time.Since(started), 5*time.Second)
 	require.Zero(t, b.State().Restarts)
 }
+
+// Retention went past the group's offset, and the consumer went on behind the gap without a word.
+func TestRecordsDeletedBeforeTheyWereReadAreTold(t *testing.T) {
+	e := newEnv(t)
+	e.topic("in", 2)
+	var seen effects
+	spec := Spec{Name: "n", Group: "g", Input: "in", Callback: func(_ Context, rec *record.Record) { seen.add(string(rec.Value)) }}
+	opts := e.options()
+	lost := make(chan Lost, 10)
+	opts.OnLost = func(l Lost) { lost <- l }
+	r := e.start(spec, opts)
+	e.produce(rec("in", 0, "k", "a"), rec("in", 1, "k", "b"))
+	seen.wait(t, "a", 1)
+	seen.wait(t, "b", 1)
+	e.waitDone(spec)
+	require.NoError(t, r.stop())
+	require.Empty(t, lost)
+
+	e.produce(rec("in", 1, "k", "gone"), rec("in", 1, "k", "gone"), rec("in", 1, "k", "left"))
+	require.NoError(t, e.admin.DeleteBefore(t.Context(), "in", map[int32]int64{1: 3}))
+	r = e.start(spec, opts)
+	seen.wait(t, "left", 1)
+	e.waitDone(spec)
+	require.Len(t, lost, 1) // told before anything is consumed
+	require.Equal(t, Lost{Topic: "in", Partition: 1, From: 1, To: 3}, <-lost)
+	require.Contains(t, e.log.String(), `"event":"records-lost","topic":"in","partition":1,"from":1,"to":3,"offsets":2`)
+	require.NoError(t, r.stop())
+
+	r = e.start(spec, opts)
+	r.waitReady()
+	require.NoError(t, r.stop())
+	require.Empty(t, lost, "what was consumed since ended the gap")
+}

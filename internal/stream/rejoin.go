@@ -11,8 +11,8 @@ import (
 
 // rejoining wraps a consumer group so that an ordinary rebalance is followed by the next session at once. Goka sleeps 5 s
 // after every session, without heartbeats (design, section 3, fact 11), which makes every rebalance last as long. It also
-// asks, before each session, whether the topics are still those the processor was made for.
-func rejoining(inner goka.ConsumerGroupBuilder, check func(context.Context) error, clock func() time.Time) goka.ConsumerGroupBuilder {
+// asks, before each session, whether it may consume what it was given.
+func rejoining(inner goka.ConsumerGroupBuilder, check func(ctx context.Context, claims map[string][]int32) error, clock func() time.Time) goka.ConsumerGroupBuilder {
 	return func(brokers []string, group, clientID string) (sarama.ConsumerGroup, error) {
 		cg, err := inner(brokers, group, clientID)
 		if err != nil {
@@ -24,7 +24,7 @@ func rejoining(inner goka.ConsumerGroupBuilder, check func(context.Context) erro
 
 type rejoiningGroup struct {
 	sarama.ConsumerGroup
-	check func(context.Context) error
+	check func(ctx context.Context, claims map[string][]int32) error
 	clock func() time.Time
 }
 
@@ -51,12 +51,12 @@ func (g *rejoiningGroup) Consume(ctx context.Context, topics []string, h sarama.
 // sessionWatch notes why a session ended. Sarama calls Setup and Cleanup from the goroutine that called Consume.
 type sessionWatch struct {
 	sarama.ConsumerGroupHandler
-	check func(context.Context) error
+	check func(ctx context.Context, claims map[string][]int32) error
 	cause error
 }
 
 func (w *sessionWatch) Setup(s sarama.ConsumerGroupSession) error {
-	if err := w.check(s.Context()); err != nil {
+	if err := w.check(s.Context(), s.Claims()); err != nil {
 		return err
 	}
 	return w.ConsumerGroupHandler.Setup(s)

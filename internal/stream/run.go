@@ -237,7 +237,13 @@ func (r *Runtime) gokaOptions(ctx context.Context, run *run) ([]goka.ProcessorOp
 	options := []goka.ProcessorOption{
 		goka.WithClientID(r.opts.Kafka.ClientID),
 		goka.WithHasher(hasher),
-		goka.WithConsumerGroupBuilder(rejoining(group, func(ctx context.Context) error { return r.sameTopics(ctx, run.topics) }, r.clock)),
+		goka.WithConsumerGroupBuilder(rejoining(group, func(ctx context.Context, claims map[string][]int32) error {
+			if err := r.sameTopics(ctx, run.topics); err != nil {
+				return err
+			}
+			r.tellLost(ctx, claims)
+			return nil
+		}, r.clock)),
 		goka.WithConsumerSaramaBuilder(goka.SaramaConsumerBuilderWithConfig(tables)),
 		goka.WithTopicManagerBuilder(goka.TopicManagerBuilderWithConfig(topics, manager)),
 		goka.WithProducerBuilder(r.producers.builder(ctx, r.opts.Kafka, r.spec.hasher())),

@@ -35,10 +35,12 @@ type Options struct {
 	HotStandby bool
 	// OnAssigned is told which partitions of the input this instance owns, at each change; nil when there are none.
 	OnAssigned func(partitions []int32)
-	Backoff    backoff.Config
-	Timing     Timing
-	Logger     *slog.Logger
-	Clock      func() time.Time // default time.Now
+	// OnLost is told at the start of each session of records that were deleted before they were read.
+	OnLost  func(Lost)
+	Backoff backoff.Config
+	Timing  Timing
+	Logger  *slog.Logger
+	Clock   func() time.Time // default time.Now
 }
 
 // Timing are the runtime's times; zero means the default.

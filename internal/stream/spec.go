@@ -53,6 +53,8 @@ type Spec struct {
 	DeadLetter   string // dead-letter topic: created and checked with the others, written by somebody else
 	// Mend says what to do when the source was recreated, for example "Run vitrina rebuild popularity".
 	Mend string
+	// Lasting is GroupTopics.Lasting.
+	Lasting bool
 	// Check, when set, is asked before each start, for example whether the ledger's horizon lies above the source's end.
 	Check func(ctx context.Context, source Source) error
 }
@@ -76,7 +78,7 @@ func (s *Spec) Validate() error {
 
 // Topics are the topics the consumer works with.
 func (s *Spec) Topics() GroupTopics {
-	return GroupTopics{Group: s.Group, Source: s.Input, Table: s.Stateful(), Loop: s.LoopCallback != nil, DeadLetter: s.DeadLetter}
+	return GroupTopics{Group: s.Group, Source: s.Input, Table: s.Stateful(), Loop: s.LoopCallback != nil, DeadLetter: s.DeadLetter, Lasting: s.Lasting}
 }
 
 // Stateful says whether the consumer has a group table.

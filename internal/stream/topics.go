@@ -18,6 +18,7 @@ type GroupTopics struct {
 	Table      bool   // the group has a table
 	Loop       bool   // the group has a loop topic
 	DeadLetter string // its dead-letter topic
+	Lasting    bool   // its table and loop topic are never made anew, not even by a rebuild
 }
 
 // TableTopic and LoopTopic are Goka's names.
@@ -38,6 +39,7 @@ type OwnTopic struct {
 	Name        string
 	Source      string // has the partition count that this one takes
 	Kind        TopicKind
+	Lasting     bool // GroupTopics.Lasting
 	Replication int16
 	Configs     map[string]string
 }
@@ -65,7 +67,7 @@ func OwnTopics(g GroupTopics, o TopicOptions) []OwnTopic {
 	}
 	topic := func(name string, kind TopicKind, configs map[string]string) OwnTopic {
 		maps.Copy(configs, common)
-		return OwnTopic{Name: name, Source: g.Source, Kind: kind, Replication: replication, Configs: configs}
+		return OwnTopic{Name: name, Source: g.Source, Kind: kind, Lasting: g.Lasting, Replication: replication, Configs: configs}
 	}
 	var out []OwnTopic
 	if g.Table {
@@ -168,8 +170,7 @@ func checkOwn(t OwnTopic, topics map[string]Topic, configs map[string]string) []
 		// Never changed here: a key would move to another partition, away from its state.
 		out = append(out, Finding{Topic: t.Name, Kind: t.Kind,
 			Problem: fmt.Sprintf("has %d partitions and its source %s has %d", have.Partitions, t.Source, source.Partitions),
-			Fix: fmt.Sprintf("partition counts of topics with state cannot change: recreate %s with %d partitions, or rebuild the projection"+
-				" (vitrina rebuild), which recreates %s with %d", t.Source, have.Partitions, t.Name, source.Partitions)})
+			Fix:     otherCount(t, have, source)})
 	}
 	changes := map[string]string{}
 	var problems []string
@@ -192,6 +193,16 @@ func checkOwn(t OwnTopic, topics map[string]Topic, configs map[string]string) []
 			Fix: "alter these settings", Alter: changes, own: t})
 	}
 	return out
+}
+
+// otherCount says what to do about a topic of ours whose source has another number of partitions now.
+func otherCount(t OwnTopic, have, source Topic) string {
+	if t.Lasting {
+		return fmt.Sprintf("the group's table is its only long memory and is never made anew, so have the owner of %s give it %d partitions again (docs/runbooks/partition-count-changed.md)",
+			t.Source, have.Partitions)
+	}
+	return fmt.Sprintf("partition counts of topics with state cannot change: recreate %s with %d partitions, or rebuild the projection"+
+		" (vitrina rebuild), which recreates %s with %d", t.Source, have.Partitions, t.Name, source.Partitions)
 }
 
 // Apply mends what can be mended: missing topics of ours are created, differing settings of ours are altered. Partition counts

@@ -173,3 +173,21 @@ func TestEndsBehindTransactionMarkers(t *testing.T) {
 	require.ErrorContains(t, err, "no partition 1")
 	require.False(t, slices.ContainsFunc(seen.all(), func(s string) bool { return strings.ContainsAny(s, "xy") }))
 }
+
+// An operator who rebuilt popularity, as the message said, was told only then that no rebuild makes its table anew.
+func TestAnotherPartitionCountNamesOnlyWhatHelps(t *testing.T) {
+	topics := map[string]Topic{"in": {Name: "in", Partitions: 8}, "g-table": {Name: "g-table", Partitions: 6}}
+	for _, tc := range []struct {
+		lasting   bool
+		fix, lack string
+	}{
+		{true, "have the owner of in give it 6 partitions again (docs/runbooks/partition-count-changed.md)", "vitrina rebuild"},
+		{false, "rebuild the projection (vitrina rebuild), which recreates g-table with 8", "never made anew"},
+	} {
+		g := (&Spec{Group: "g", Input: "in", TableCodec: undecoded{}, Lasting: tc.lasting}).Topics()
+		findings := checkOwn(OwnTopics(g, TopicOptions{})[0], topics, nil)
+		require.Len(t, findings, 1)
+		require.Contains(t, findings[0].Fix, tc.fix)
+		require.NotContains(t, findings[0].Fix, tc.lack)
+	}
+}

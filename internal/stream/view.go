@@ -42,6 +42,15 @@ type View struct {
 	stores *stores
 	count  atomic.Int32 // partitions of the topic; 0 before it is known
 	ran    atomic.Bool
+	failed atomic.Pointer[error] // why the copy is not followed now; nil while it is
+}
+
+// Err is why the copy is not followed now, and nil while it is.
+func (v *View) Err() error {
+	if err := v.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // NewView checks the options. It touches neither broker nor disk.
@@ -98,6 +107,7 @@ func (v *View) Run(ctx context.Context) error {
 	}
 	dir, err := openStateDir(v.opts.StateDir, v.opts.Group+"-view")
 	if err != nil {
+		v.failed.Store(&err)
 		return err
 	}
 	build := v.stores.builder(v.opts.Store(dir.table()))
@@ -114,6 +124,7 @@ func (v *View) Run(ctx context.Context) error {
 		if time.Since(started) > time.Minute {
 			wait.Reset()
 		}
+		v.failed.Store(&err)
 		v.log.LogAttrs(ctx, slog.LevelWarn, "the view starts anew", slog.String("event", "view-failed"), slog.String("error", err.Error()))
 		if wait.Wait(ctx) != nil {
 			break
@@ -146,6 +157,7 @@ func (v *View) follow(ctx context.Context, dir *stateDir, build storage.Builder)
 		return fmt.Errorf("make the view: %w", err)
 	}
 	v.count.Store(topic.Partitions)
+	v.failed.Store(nil)
 	ctx, cancel := context.WithCancelCause(ctx)
 	var comparing sync.WaitGroup
 	comparing.Go(func() { v.compare(ctx, cancel, topic) })

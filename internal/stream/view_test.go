@@ -83,6 +83,8 @@ type fakeSession struct {
 	ctx context.Context
 }
 
+func (fakeSession) Claims() map[string][]int32 { return nil }
+
 func (s fakeSession) Context() context.Context { return s.ctx }
 
 func (f *fakeSessions) Consume(ctx context.Context, _ []string, h sarama.ConsumerGroupHandler) error {
@@ -110,17 +112,17 @@ func (idleHandler) ConsumeClaim(sarama.ConsumerGroupSession, sarama.ConsumerGrou
 
 // TestRejoiningIsBounded: only a rebalance is followed by the next session at once, and a row of short ones is left to Goka's sleep.
 func TestRejoiningIsBounded(t *testing.T) {
-	fine := func(context.Context) error { return nil }
+	fine := func(context.Context, map[string][]int32) error { return nil }
 	for name, c := range map[string]struct {
 		group *fakeSessions
-		check func(context.Context) error
+		check func(context.Context, map[string][]int32) error
 		want  int
 		fails bool
 	}{
 		"rebalances in a row": {group: &fakeSessions{cause: sarama.ErrRebalanceInProgress}, check: fine, want: 4},
 		"a claim ended":       {group: &fakeSessions{cause: sarama.ErrSessionConsumeClaimExited}, check: fine, want: 1},
 		"an error":            {group: &fakeSessions{cause: sarama.ErrRebalanceInProgress, err: context.DeadlineExceeded}, check: fine, want: 1, fails: true},
-		"topics changed":      {group: &fakeSessions{}, check: func(context.Context) error { return &topicChangedError{} }, want: 1, fails: true},
+		"topics changed":      {group: &fakeSessions{}, check: func(context.Context, map[string][]int32) error { return &topicChangedError{} }, want: 1, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			build := rejoining(func([]string, string, string) (sarama.ConsumerGroup, error) { return c.group, nil }, c.check, time.Now)

@@ -34,7 +34,7 @@ func registerAll() *prometheus.Registry {
 	telemetry.NewPopularity(reg, []string{"Catalog", "Search", "Selection"})
 	telemetry.NewPrice(reg)
 	telemetry.NewGroupLag(reg, telemetry.GroupTopic{Group: "g", Topic: "t"})
-	telemetry.NewRoles(reg, []string{"promotion", "api"}, []string{"promotion"}, []string{"CONTRACT_UNDECODABLE"})
+	telemetry.NewRoles(reg, []string{"promotion", "api"}, []string{"promotion"}, []string{"CONTRACT_UNDECODABLE"}, []string{"t"})
 	telemetry.RegisterBuildInfo(reg, "1.2.3", "abc")
 	return reg
 }

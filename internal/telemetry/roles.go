@@ -1,16 +1,31 @@
 package telemetry
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Roles is what the process as a whole reports: which roles run, what was dead-lettered why, how often a runtime restarted.
 type Roles struct {
 	up       *prometheus.GaugeVec
 	restarts *prometheus.CounterVec
 	letters  *prometheus.CounterVec
+	lost     *prometheus.CounterVec
+
+	mu   sync.Mutex
+	gaps map[partition]gap // the last one counted
 }
 
-// NewRoles registers the metrics, with every role and every dead-letter code of every consumer at 0.
-func NewRoles(reg prometheus.Registerer, roles, consumers, codes []string) *Roles {
+type partition struct {
+	topic string
+	id    int32
+}
+
+type gap struct{ from, to int64 }
+
+// NewRoles registers the metrics, with every role, every topic that is consumed and every dead-letter code of every consumer at 0.
+func NewRoles(reg prometheus.Registerer, roles, consumers, codes, topics []string) *Roles {
 	r := &Roles{
 		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "vitrina_role_ready",
@@ -24,8 +39,16 @@ func NewRoles(reg prometheus.Registerer, roles, consumers, codes []string) *Role
 			Name: "vitrina_dead_letters_total",
 			Help: "Dead letters written, by consumer and code.",
 		}, []string{"consumer", "code"}),
+		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "vitrina_records_lost_total",
+			Help: "Offsets that the broker deleted before their consumer group had read them (log event records-lost), by topic.",
+		}, []string{"topic"}),
+		gaps: make(map[partition]gap),
 	}
-	reg.MustRegister(r.up, r.restarts, r.letters)
+	reg.MustRegister(r.up, r.restarts, r.letters, r.lost)
+	for _, topic := range topics {
+		r.lost.WithLabelValues(topic)
+	}
 	for _, role := range roles {
 		r.up.WithLabelValues(role)
 		r.restarts.WithLabelValues(role)
@@ -52,3 +75,17 @@ func (r *Roles) Restarted(role string) { r.restarts.WithLabelValues(role).Inc() 
 
 // DeadLetter counts one dead letter.
 func (r *Roles) DeadLetter(consumer, code string) { r.letters.WithLabelValues(consumer, code).Inc() }
+
+// Lost counts the offsets [from, to) of a partition. A gap that is told again, because nothing behind it was finished since, counts once,
+// and with what it has grown by.
+func (r *Roles) Lost(topic string, id int32, from, to int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := partition{topic, id}
+	n := to - from
+	if before, ok := r.gaps[p]; ok && before.from == from {
+		n = max(0, to-before.to)
+	}
+	r.gaps[p] = gap{from, to}
+	r.lost.WithLabelValues(topic).Add(float64(n))
+}

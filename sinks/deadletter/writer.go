@@ -44,6 +44,22 @@ type Events interface {
 type Metrics struct {
 	Written func(code codecs.Code) // a letter is acknowledged
 	Retry   func()                 // one more try of a batch of letters
+	// Failed says that a try of letters failed, Over that none of these is left to be tried. Those set aside for their size are tried
+	// beside the others, so that neither kind tells anything about the other.
+	Failed func(oversized bool, err error)
+	Over   func(oversized bool)
+}
+
+// batches are the hooks of one of the two batchers.
+func (m Metrics) batches(oversized bool) batch.Metrics {
+	hooks := batch.Metrics{Retry: m.Retry}
+	if m.Failed != nil {
+		hooks.Failed = func(err error, _, _ int) { m.Failed(oversized, err) }
+	}
+	if m.Over != nil {
+		hooks.Over = func() { m.Over(oversized) }
+	}
+	return hooks
 }
 
 // Writer writes the dead letters of one consumer. Submit and Write may be called from any goroutine while Run runs.
@@ -98,11 +114,11 @@ func New(cfg Config, client *kgo.Client, events Events, logger *slog.Logger, m M
 	bc := batch.Config{Name: "dead letters " + cfg.Consumer, MaxItems: lettersPerBatch, MaxWait: gatherFor, Buffer: lettersBuffered, BufferBytes: lettersBytes,
 		Backoff: cfg.Backoff, DrainTimeout: cfg.DrainTimeout}
 	var err error
-	if w.letters, err = batch.New(bc, w.flush, logger, batch.Metrics{Retry: m.Retry}); err != nil {
+	if w.letters, err = batch.New(bc, w.flush, logger, m.batches(false)); err != nil {
 		return nil, err
 	}
 	bc.Name, bc.MaxItems, bc.Buffer = "oversized dead letters "+cfg.Consumer, 1, lettersOversized
-	if w.oversized, err = batch.New(bc, w.flushOversized, logger, batch.Metrics{Retry: m.Retry}); err != nil {
+	if w.oversized, err = batch.New(bc, w.flushOversized, logger, m.batches(true)); err != nil {
 		return nil, err
 	}
 	return w, nil

@@ -570,6 +570,28 @@ func TestLargeLetters(t *testing.T) {
 }
 
 // TestTopicMadeAnew: what was done with letters of a topic says nothing about those of one of the same name.
+// A list of a topic that somebody had deleted was empty, as if nothing had died.
+func TestTheListOfAMissingTopicSaysThatItIsMissing(t *testing.T) {
+	e := newEnv(t)
+	page, err := e.List(t.Context(), e.consumer, dlq.Filter{}, 3, "")
+	require.NoError(t, err)
+	require.False(t, page.Missing)
+	_, err = e.Admin.Kadm().DeleteTopics(t.Context(), letters)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		page, err = e.List(t.Context(), e.consumer, dlq.Filter{}, 3, "")
+		return err == nil && page.Missing
+	}, 10*time.Second, 50*time.Millisecond)
+
+	api := http.NewServeMux()
+	e.Register(api, http.NewServeMux())
+	w := httptest.NewRecorder()
+	httpserver.Routes(api).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/dead-letters?consumer=popularity", nil))
+	require.Equal(t, http.StatusOK, w.Code)
+	require.Contains(t, w.Body.String(), "the dead-letter topic "+letters+" does not exist")
+	require.Contains(t, w.Body.String(), "vitrina topics apply")
+}
+
 func TestTopicMadeAnew(t *testing.T) {
 	e := newEnv(t)
 	e.dead(12)

@@ -59,6 +59,9 @@ func (s *Service) list(w http.ResponseWriter, r *http.Request) {
 		s.Logger.LogAttrs(r.Context(), slog.LevelWarn, p, slog.String("event", "dead-letter-states-unknown"), slog.String("topic", page.Topic))
 		page.Problems[i] = "what was done with these letters is unknown: PostgreSQL does not say"
 	}
+	if page.Missing {
+		page.Problems = append(page.Problems, page.NoTopic())
+	}
 	w.Header().Set("Cache-Control", "no-store")
 	httpserver.WriteJSON(w, http.StatusOK, page)
 }

@@ -103,6 +103,13 @@ type Page struct {
 	Scanned  int      `json:"scanned"`              // letters looked at for this page
 	Next     string   `json:"nextCursor,omitempty"` // send it for what follows; there may be none that match
 	Problems []string `json:"problems,omitempty"`
+	// Missing says that the topic does not exist: that there are no letters then means nothing.
+	Missing bool `json:"missing,omitempty"`
+}
+
+// NoTopic is what to tell when a page is Missing.
+func (p *Page) NoTopic() string {
+	return fmt.Sprintf("the dead-letter topic %s does not exist, and while it does not, records that belong there hold up their partitions: create it with `vitrina topics apply`", p.Topic)
 }
 
 // Bounds of a page. A filter that matches little must not read a whole topic in one call.
@@ -131,6 +138,7 @@ func (s *Service) List(ctx context.Context, c config.Consumer, f Filter, limit i
 	if err != nil {
 		return nil, err
 	}
+	page.Missing = t.id == (stream.TopicID{})
 	limit = min(max(limit, 1), MaxLimit)
 	if after != "" {
 		if err := t.below(after); err != nil {

@@ -235,7 +235,8 @@ func TestAnotherPartitionCount(t *testing.T) {
 
 	for _, test := range []struct{ projection, source, says string }{
 		{promotionBoost, rebuild.FromTable, "has 2 partitions and topic " + purchases + " has 4"},
-		{popularity, rebuild.FromMarks, "has 3 partitions and topic " + viewEnded + " has 4"},
+		{popularity, rebuild.FromMarks, "has 3 partitions and topic " + viewEnded + " has 4, so keys lie in other partitions than their states: " +
+			"the table is the only long memory of views and is never made anew, so have the topic's owner give it 3 partitions again"},
 		{popularity, rebuild.FromTopic, "is never made anew"},
 	} {
 		op := e.submit(rebuild.KindRebuild, test.projection, test.source, rebuild.Params{})

@@ -2,6 +2,7 @@ package rebuild
 
 import (
 	"context"
+	"fmt"
 	"iter"
 
 	"github.com/jackc/pgx/v5"
@@ -45,13 +46,18 @@ func (w *work) lanes(ctx context.Context, c config.Consumer) ([]postgres.LaneOff
 // The group table is the only long memory of views: neither rebuild of popularity writes to it.
 const withoutTable = "rebuild from the topic: vitrina rebuild popularity --from topic"
 
+// otherCount takes the number of partitions of the group table: what has to be done when the source has another one.
+func otherCount(partitions int32) string {
+	return fmt.Sprintf("the table is the only long memory of views and is never made anew, so have the topic's owner give it %d partitions again", partitions)
+}
+
 // popularityMarks sets the counters to what the group table's marks say, in one transaction.
 type popularityMarks struct{}
 
 func (popularityMarks) consumer() config.Consumer { return config.PopularityConsumer() }
 
 func (m popularityMarks) check(ctx context.Context, w *work) error {
-	return w.checkTable(ctx, m.consumer(), withoutTable)
+	return w.checkTable(ctx, m.consumer(), withoutTable, otherCount)
 }
 
 func (popularityMarks) fence(ctx context.Context, w *work, tx pgx.Tx) error { return raise(ctx, w, tx) }
@@ -135,8 +141,8 @@ func (m popularityTopic) check(ctx context.Context, w *work) error {
 		return err
 	}
 	if t, ok := topics[c.TableTopic()]; ok && t.Partitions != source.Partitions {
-		return refuse("the group table %s has %d partitions and topic %s has %d: the table is the only long memory of views and is never made anew, so have the topic's owner give it %d partitions again (docs/runbooks/partition-count-changed.md)",
-			c.TableTopic(), t.Partitions, c.Topic, source.Partitions, t.Partitions)
+		return refuse("the group table %s has %d partitions and topic %s has %d: %s (docs/runbooks/partition-count-changed.md)",
+			c.TableTopic(), t.Partitions, c.Topic, source.Partitions, otherCount(t.Partitions))
 	}
 	return w.checkOffsets(ctx, c, source, positions)
 }

@@ -212,11 +212,13 @@ type promotionTable struct{}
 func (promotionTable) consumer() config.Consumer { return config.PromotionConsumer() }
 
 func (m promotionTable) check(ctx context.Context, w *work) error {
-	return w.checkTable(ctx, m.consumer(), "rebuild from the topic: vitrina rebuild promotion-boost --from topic")
+	const fromTopic = "rebuild from the topic: vitrina rebuild promotion-boost --from topic"
+	return w.checkTable(ctx, m.consumer(), fromTopic, func(int32) string { return fromTopic })
 }
 
-// checkTable makes sure that the table can be kept.
-func (w *work) checkTable(ctx context.Context, c config.Consumer, otherwise string) error {
+// checkTable makes sure that the table can be kept; missing and otherCount say what to do where there is none, or one with so many partitions
+// where the source has others.
+func (w *work) checkTable(ctx context.Context, c config.Consumer, missing string, otherCount func(partitions int32) string) error {
 	source, positions, err := w.look(ctx, c)
 	if err != nil {
 		return err
@@ -227,11 +229,11 @@ func (w *work) checkTable(ctx context.Context, c config.Consumer, otherwise stri
 	}
 	table, ok := topics[c.TableTopic()]
 	if !ok {
-		return refuse("the group table %s does not exist, so nothing can be taken from it: %s", c.TableTopic(), otherwise)
+		return refuse("the group table %s does not exist, so nothing can be taken from it: %s", c.TableTopic(), missing)
 	}
 	if table.Partitions != source.Partitions {
 		return refuse("the group table %s has %d partitions and topic %s has %d, so keys lie in other partitions than their states: %s (docs/runbooks/partition-count-changed.md)",
-			c.TableTopic(), table.Partitions, c.Topic, source.Partitions, otherwise)
+			c.TableTopic(), table.Partitions, c.Topic, source.Partitions, otherCount(table.Partitions))
 	}
 	return w.checkOffsets(ctx, c, source, positions)
 }
