@@ -16,7 +16,7 @@ import (
 	"github.com/pin-marketplace/vitrina/views/pricehistory"
 )
 
-// UnavailableError says why something cannot be answered now, for a person, and when to ask again: After 0 says that waiting does not help.
+// UnavailableError says why something cannot be answered now, for a person, and when to ask again.
 type UnavailableError struct {
 	Reason string
 	After  time.Duration
@@ -57,8 +57,6 @@ func (s *Service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		httpserver.WriteProblem(w, r, http.StatusNotFound, none.Reason)
 	case errors.Is(err, postgres.ErrNotFound), errors.Is(err, pricehistory.ErrNotFound):
 		httpserver.WriteProblem(w, r, http.StatusNotFound, err.Error())
-	case errors.As(err, &away) && away.After == 0:
-		httpserver.WriteProblem(w, r, http.StatusServiceUnavailable, away.Reason)
 	case errors.As(err, &away):
 		httpserver.WriteUnavailable(w, r, away.After, away.Reason)
 	default:

@@ -142,24 +142,21 @@ func (s *Service) markTopic(mark codecs.Mark) string {
 	return s.popularity.Topic
 }
 
-// noMarks says who could have answered. To ask here again helps only while this instance gets its partitions back.
+// noMarks says who could have answered.
 func (s *Service) noMarks(ctx context.Context, id uuid.UUID) error {
-	away := &UnavailableError{}
 	here := "this instance does not run the role popularity"
 	if role, ok := s.host.Role(config.RolePopularity); ok {
 		here = "this instance does not own the partition of the view"
 		if !role.Ready {
-			away.After = retryAfter
 			here = "the role popularity of this instance is " + role.State
 			if role.Reason != "" {
 				here += " (" + role.Reason + ")"
 			}
 		}
 	}
-	away.Reason = fmt.Sprintf("the ledger does not know view %s: whether it was counted longer ago than popularity.ledger_window (%s), or before a rebuild of popularity, "+
+	return unavailable("the ledger does not know view %s: whether it was counted longer ago than popularity.ledger_window (%s), or before a rebuild of popularity, "+
 		"which empties the ledger, only its mark in the group table says; %s. Ask %s, or set views.marks (VITRINA_VIEWS_MARKS=true) to keep a copy of all marks here",
 		id, s.cfg.Popularity.LedgerWindow, here, s.markOwner(ctx, id))
-	return away
 }
 
 // markOwner names the instance that owns the partition of a view's mark, where the broker says which one it is.
