@@ -26,6 +26,7 @@ func (w *Writer) flushOversized(ctx context.Context, parcels []*parcel) error {
 			continue
 		}
 		if !tooLarge(err) {
+			w.topic.adopt(ctx, w.client, w.cfg.Topic, err)
 			return w.explain(err)
 		}
 		need := sizeOf(Encode(w.cfg.Topic, p.letter, w.cfg.Clock())) + overhead

@@ -78,7 +78,8 @@ type Writer struct {
 	oversized *batch.Batcher[*parcel]
 	// solo is held while a letter is written for its size alone: the client would put letters of both batchers into one
 	// batch, and a small letter beside a large one would be taken for a large one.
-	solo chan struct{}
+	solo  chan struct{}
+	topic incarnation
 }
 
 // ClientOptions are the options that the client given to New must be made with, beside brokers and security: acknowledged by
@@ -198,6 +199,7 @@ func (p *parcel) leaveMain(err error) {
 func (w *Writer) flush(ctx context.Context, parcels []*parcel) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, w.cfg.AckTimeout, errNoAck)
 	defer cancel()
+	w.topic.learn(ctx, w.client, w.cfg.Topic)
 	for _, p := range parcels {
 		w.produce(ctx, p)
 	}
@@ -222,6 +224,7 @@ func (w *Writer) flush(ctx context.Context, parcels []*parcel) error {
 			failed = err
 		}
 	}
+	w.topic.adopt(ctx, w.client, w.cfg.Topic, failed)
 	return w.explain(failed)
 }
 
@@ -311,6 +314,8 @@ func (w *Writer) explain(err error) error {
 		return fmt.Errorf("the brokers have not acknowledged dead letters to %s within %s; check that they can be reached and that the topic has its min.insync.replicas", w.cfg.Topic, w.cfg.AckTimeout)
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
 		return fmt.Errorf("the dead-letter topic %s does not exist; create it with `vitrina topics apply`: %w", w.cfg.Topic, err)
+	case errors.Is(err, kerr.UnknownTopicID):
+		return fmt.Errorf("the dead-letter topic %s was deleted, or created again, in which case the next try goes to the new one; if it is missing, create it with `vitrina topics apply`: %w", w.cfg.Topic, err)
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
 		return fmt.Errorf("the brokers do not allow this program to write to the dead-letter topic %s; grant it WRITE on the topic: %w", w.cfg.Topic, err)
 	case errors.Is(err, kgo.ErrClientClosed):

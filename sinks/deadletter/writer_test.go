@@ -303,6 +303,21 @@ func TestAMissingTopicIsNamedAndWaitedFor(t *testing.T) {
 	require.Equal(t, 1, r.count(t))
 }
 
+// The client never writes to a topic of another id than it knows: letters waited until the program was started anew.
+func TestATopicThatWasCreatedAgainTakesLetters(t *testing.T) {
+	r := start(t, time.Second)
+	for range 2 {
+		require.NoError(t, r.Write(t.Context(), letter(1, "v")))
+		require.Equal(t, 1, r.count(t))
+		_, err := r.admin.DeleteTopic(t.Context(), topic)
+		require.NoError(t, err)
+		_, err = r.admin.CreateTopic(t.Context(), 3, 1, nil, topic)
+		require.NoError(t, err)
+	}
+	require.NoError(t, r.Write(t.Context(), letter(1, "v")))
+	require.Equal(t, 1, r.count(t))
+}
+
 func TestASessionThatEndsInAnOutageGetsItsLettersBack(t *testing.T) {
 	r := start(t, 50*time.Millisecond)
 	end := r.refuse(kerr.NotEnoughReplicas.Code)
