@@ -272,9 +272,6 @@ func (a *App) Pool() *pgxpool.Pool { return a.pool }
 // Admin is the shared administration client.
 func (a *App) Admin() *stream.Admin { return a.admin }
 
-// Client is the producer of dead letters.
-func (a *App) Client() *kgo.Client { return a.client }
-
 // Facts is the connection for questions to ClickHouse; nil where none is configured.
 func (a *App) Facts() *clickhouse.Conn { return cmp.Or(a.reads, a.facts) }
 

@@ -113,8 +113,3 @@ func sinkMetrics(health *sinkHealth, writer int, retries prometheus.Counter, bat
 		},
 	}
 }
-
-func mustConsumer(role string) config.Consumer {
-	c, _ := config.ConsumerOf(role)
-	return c
-}

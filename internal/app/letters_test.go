@@ -32,7 +32,7 @@ func TestARoleWhoseDeadLettersCannotBeWrittenIsNotWell(t *testing.T) {
 	a.client, err = kgo.NewClient(append(deadletter.ClientOptions(), kgo.SeedBrokers(broker.Brokers()...), kgo.MetadataMinAge(10*time.Millisecond))...)
 	require.NoError(t, err)
 	t.Cleanup(a.client.Close)
-	c := mustConsumer(config.RolePopularity)
+	c := config.PopularityConsumer()
 	var health sinkHealth
 	letters, err := a.letters(c, &health, func() {}, func() {})
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 
 // buildPopularity makes the popularity consumer for one epoch of its projection.
 func (a *App) buildPopularity(_ context.Context, epoch int64, health *sinkHealth) (pipeline, *stream.Runtime, error) {
-	c, m := mustConsumer(config.RolePopularity), a.views
+	c, m := config.PopularityConsumer(), a.views
 	letters, err := a.letters(c, health, m.DLQ.Inc, m.Retries.Inc)
 	if err != nil {
 		return pipeline{}, nil, err
@@ -160,7 +160,7 @@ func (a *App) viewWorkers(epoch int64, letters postgres.Letters, hooks postgres.
 type viewProgress struct{ admin *stream.Admin }
 
 func (v viewProgress) ViewProgress(ctx context.Context) ([]postgres.LaneProgress, error) {
-	c := mustConsumer(config.RolePopularity)
+	c := config.PopularityConsumer()
 	names := []string{c.Topic, c.LoopTopic()}
 	before, err := v.admin.Topics(ctx, names...)
 	if err != nil {

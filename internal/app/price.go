@@ -24,7 +24,7 @@ func ClickHouseConfig(cfg *config.Config) clickhouse.Config {
 
 // buildPrice makes the price consumer.
 func (a *App) buildPrice(_ context.Context, _ int64, health *sinkHealth) (pipeline, *stream.Runtime, error) {
-	c, m := mustConsumer(config.RolePrice), a.price
+	c, m := config.PriceConsumer(), a.price
 	if a.facts == nil {
 		return pipeline{}, nil, errors.New("the role price needs clickhouse.dsn")
 	}

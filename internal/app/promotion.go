@@ -17,7 +17,7 @@ import (
 
 // buildPromotion makes the promotion consumer for one epoch of its projection.
 func (a *App) buildPromotion(_ context.Context, epoch int64, health *sinkHealth) (pipeline, *stream.Runtime, error) {
-	c, m := mustConsumer(config.RolePromotion), a.promotion
+	c, m := config.PromotionConsumer(), a.promotion
 	letters, err := a.letters(c, health, m.DLQ.Inc, m.Retries.Inc)
 	if err != nil {
 		return pipeline{}, nil, err

@@ -25,7 +25,7 @@ func (w *Writer) flushOversized(ctx context.Context, parcels []*parcel) error {
 		if err == nil {
 			continue
 		}
-		if !tooLarge(err) {
+		if !TooLarge(err) {
 			w.topic.adopt(ctx, w.client, w.cfg.Topic, err)
 			return w.explain(err)
 		}

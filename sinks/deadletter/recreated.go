@@ -16,13 +16,14 @@ type incarnation struct {
 	id kadm.TopicID // zero: nothing was written yet
 }
 
-// learn asks for the topic's id before the first letter. It may fail: then nothing is known, and nothing was written either.
-func (i *incarnation) learn(ctx context.Context, client *kgo.Client, topic string) {
+// learn asks for the topic's id before the first letter is written: nothing else tells later whether the topic is another one.
+func (i *incarnation) learn(ctx context.Context, client *kgo.Client, topic string) (err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.id == (kadm.TopicID{}) {
-		i.id = topicID(ctx, client, topic)
+		i.id, err = topicID(ctx, client, topic)
 	}
+	return err
 }
 
 // adopt makes the client forget a topic that was deleted and created again: by itself it fails with UNKNOWN_TOPIC_ID until it is closed. A
@@ -34,17 +35,20 @@ func (i *incarnation) adopt(ctx context.Context, client *kgo.Client, topic strin
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if now := topicID(ctx, client, topic); now != (kadm.TopicID{}) && now != i.id {
+	// Where the topic does not exist or nobody answers, the next try asks again.
+	if now, err := topicID(ctx, client, topic); err == nil && now != i.id {
 		client.PurgeTopicsFromClient(topic)
 		i.id = now
 	}
 }
 
-// topicID is zero where the topic does not exist or nobody answers; the writer's next try asks again.
-func topicID(ctx context.Context, client *kgo.Client, topic string) kadm.TopicID {
+func topicID(ctx context.Context, client *kgo.Client, topic string) (kadm.TopicID, error) {
 	topics, err := kadm.NewClient(client).ListTopics(ctx, topic)
-	if err != nil || topics[topic].Err != nil {
-		return kadm.TopicID{}
+	if err == nil {
+		err = topics[topic].Err
 	}
-	return topics[topic].ID
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return topics[topic].ID, err
 }

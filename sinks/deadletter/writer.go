@@ -199,7 +199,9 @@ func (p *parcel) leaveMain(err error) {
 func (w *Writer) flush(ctx context.Context, parcels []*parcel) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, w.cfg.AckTimeout, errNoAck)
 	defer cancel()
-	w.topic.learn(ctx, w.client, w.cfg.Topic)
+	if err := w.topic.learn(ctx, w.client, w.cfg.Topic); err != nil {
+		return w.explain(err)
+	}
 	for _, p := range parcels {
 		w.produce(ctx, p)
 	}
@@ -208,7 +210,7 @@ func (w *Writer) flush(ctx context.Context, parcels []*parcel) error {
 	for _, p := range parcels {
 		switch err := w.await(ctx, p); {
 		case err == nil:
-		case tooLarge(err):
+		case TooLarge(err):
 			large = append(large, p)
 		default:
 			failed = err
@@ -218,7 +220,7 @@ func (w *Writer) flush(ctx context.Context, parcels []*parcel) error {
 	for _, p := range large {
 		switch err := w.writeAlone(ctx, p); {
 		case err == nil:
-		case tooLarge(err):
+		case TooLarge(err):
 			w.setAside(ctx, p)
 		default:
 			failed = err
@@ -240,7 +242,8 @@ func (w *Writer) writeAlone(ctx context.Context, p *parcel) error {
 	return w.await(ctx, p)
 }
 
-func tooLarge(err error) bool {
+// TooLarge tells whether a topic did not take a record for its size, or for that of the batch it was in.
+func TooLarge(err error) bool {
 	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge)
 }
 

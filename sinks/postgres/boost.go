@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -71,9 +72,9 @@ func NewBoostSink(pool *pgxpool.Pool, cfg BoostConfig, letters Letters, events E
 	if cfg.Epoch < 1 {
 		return nil, fmt.Errorf("boost sink: the epoch (%d) must be that of projection %s", cfg.Epoch, PromotionBoost)
 	}
-	cfg.Timeout = orDefault(cfg.Timeout, 30*time.Second)
-	cfg.CardRetries = orDefault(cfg.CardRetries, 3)
-	cfg.Step = orDefault(cfg.Step, 2000)
+	cfg.Timeout = cmp.Or(cfg.Timeout, 30*time.Second)
+	cfg.CardRetries = cmp.Or(cfg.CardRetries, 3)
+	cfg.Step = cmp.Or(cfg.Step, 2000)
 	return &BoostSink{pool: pool, cfg: cfg, letters: letters, events: events, metrics: metrics}, nil
 }
 

@@ -4,6 +4,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -39,21 +40,13 @@ type PoolOptions struct {
 }
 
 func (o PoolOptions) withDefaults() PoolOptions {
-	o.ApplicationName = orDefault(o.ApplicationName, "vitrina")
-	o.MaxConns = orDefault(o.MaxConns, 8)
-	o.StatementTimeout = orDefault(o.StatementTimeout, 30*time.Second)
-	o.LockTimeout = orDefault(o.LockTimeout, 5*time.Second)
-	o.IdleInTransactionTimeout = orDefault(o.IdleInTransactionTimeout, 5*time.Second)
-	o.ConnectTimeout = orDefault(o.ConnectTimeout, 10*time.Second)
+	o.ApplicationName = cmp.Or(o.ApplicationName, "vitrina")
+	o.MaxConns = cmp.Or(o.MaxConns, 8)
+	o.StatementTimeout = cmp.Or(o.StatementTimeout, 30*time.Second)
+	o.LockTimeout = cmp.Or(o.LockTimeout, 5*time.Second)
+	o.IdleInTransactionTimeout = cmp.Or(o.IdleInTransactionTimeout, 5*time.Second)
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 10*time.Second)
 	return o
-}
-
-func orDefault[T comparable](value, def T) T {
-	var zero T
-	if value == zero {
-		return def
-	}
-	return value
 }
 
 // NewPool returns a pool for the sinks and queries. It does not connect yet: a database that is away is an outage that the

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,13 +64,13 @@ func NewPruner(pool *pgxpool.Pool, cfg PruneConfig, progress Progress, logger *s
 	if cfg.Window < 0 || cfg.Margin < 0 {
 		return nil, fmt.Errorf("pruner: the ledger's window (%s) and its margin (%s) must not be below 0", cfg.Window, cfg.Margin)
 	}
-	cfg.Window = orDefault(cfg.Window, 7*24*time.Hour)
-	cfg.Margin = orDefault(cfg.Margin, 5*time.Minute)
-	cfg.Interval = orDefault(cfg.Interval, 10*time.Minute)
-	cfg.Pages = orDefault(cfg.Pages, 64)
-	cfg.Pause = orDefault(cfg.Pause, 20*time.Millisecond)
-	cfg.Backoff = orDefault(cfg.Backoff, backoff.Default())
-	cfg.Timeout = orDefault(cfg.Timeout, 30*time.Second)
+	cfg.Window = cmp.Or(cfg.Window, 7*24*time.Hour)
+	cfg.Margin = cmp.Or(cfg.Margin, 5*time.Minute)
+	cfg.Interval = cmp.Or(cfg.Interval, 10*time.Minute)
+	cfg.Pages = cmp.Or(cfg.Pages, 64)
+	cfg.Pause = cmp.Or(cfg.Pause, 20*time.Millisecond)
+	cfg.Backoff = cmp.Or(cfg.Backoff, backoff.Default())
+	cfg.Timeout = cmp.Or(cfg.Timeout, 30*time.Second)
 	return &Pruner{pool: pool, cfg: cfg, progress: progress, logger: logger, clock: clock}, nil
 }
 
@@ -93,7 +94,7 @@ func (p *Pruner) Run(ctx context.Context) error {
 		} else {
 			wait.Reset()
 		}
-		sleep(ctx, rest)
+		backoff.Sleep(ctx, rest)
 	}
 	return nil
 }
@@ -123,7 +124,7 @@ func (p *Pruner) Prune(ctx context.Context) (PruneReport, error) {
 		r.Before = *before
 		for from := int64(0); from < blocks; from += int64(p.cfg.Pages) {
 			if from > 0 {
-				sleep(ctx, p.cfg.Pause)
+				backoff.Sleep(ctx, p.cfg.Pause)
 			}
 			n, err := p.prune(ctx, from)
 			if err != nil {

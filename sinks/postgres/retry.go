@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,11 +68,11 @@ func NewRetryWorker(pool *pgxpool.Pool, cfg RetryConfig, letters Letters, metric
 	if len(cfg.Delays) == 0 || slices.Min(cfg.Delays) <= 0 {
 		return nil, fmt.Errorf("popularity.retry_delays (%v) must name at least one wait, each above 0", cfg.Delays)
 	}
-	cfg.Poll = orDefault(cfg.Poll, time.Second)
-	cfg.Batch = orDefault(cfg.Batch, 500)
-	cfg.Backoff = orDefault(cfg.Backoff, backoff.Default())
-	cfg.Timeout = orDefault(cfg.Timeout, 30*time.Second)
-	cfg.Lease = orDefault(cfg.Lease, 2*time.Minute)
+	cfg.Poll = cmp.Or(cfg.Poll, time.Second)
+	cfg.Batch = cmp.Or(cfg.Batch, 500)
+	cfg.Backoff = cmp.Or(cfg.Backoff, backoff.Default())
+	cfg.Timeout = cmp.Or(cfg.Timeout, 30*time.Second)
+	cfg.Lease = cmp.Or(cfg.Lease, 2*time.Minute)
 	if cfg.Tracing == nil {
 		cfg.Tracing = telemetry.NoTracing()
 	}
@@ -96,7 +97,7 @@ func (w *RetryWorker) Run(ctx context.Context) error {
 		case err == nil && !more:
 			wait.Reset()
 			asked = w.report(ctx, asked)
-			sleep(ctx, w.cfg.Poll)
+			backoff.Sleep(ctx, w.cfg.Poll)
 		default:
 			wait.Reset()
 		}
@@ -109,7 +110,7 @@ func (w *RetryWorker) failed(ctx context.Context, err error, wait *backoff.Backo
 	pause := wait.Next()
 	w.logger.LogAttrs(ctx, slog.LevelWarn, "late views wait: PostgreSQL or the dead-letter topic is away", slog.String("event", "retry-waits"),
 		slog.Any("error", err), slog.Duration("retry_in", pause))
-	sleep(ctx, pause)
+	backoff.Sleep(ctx, pause)
 }
 
 // report tells the numbers of late views when they were told long enough ago, and returns when they were told last.
@@ -125,16 +126,6 @@ func (w *RetryWorker) report(ctx context.Context, last time.Time) time.Time {
 	}
 	w.hooks.Late(late, now)
 	return now
-}
-
-// sleep waits, or returns at once when ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // pass retries one batch of views and writes one batch of letters. more says that there may be further ones due.

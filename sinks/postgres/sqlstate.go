@@ -65,7 +65,7 @@ func (e *raisedError) Unwrap() error { return e.cause }
 // asRaised marks such an exception for a caller that can let its values wait; to any other it is an Outage.
 func asRaised(err error) error {
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "P0001" {
+	if errors.As(err, &pgErr) && pgErr.Code == "P0001" { // our own functions raise with a code
 		return &raisedError{err}
 	}
 	return err

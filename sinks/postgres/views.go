@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,7 @@ func NewViewsSink(pool *pgxpool.Pool, cfg ViewsConfig, letters Letters, metrics 
 	case cfg.FirstTry <= 0:
 		return nil, fmt.Errorf("views sink: the wait before a view without card is tried again (%s) must be above 0", cfg.FirstTry)
 	}
-	cfg.Timeout = orDefault(cfg.Timeout, 30*time.Second)
+	cfg.Timeout = cmp.Or(cfg.Timeout, 30*time.Second)
 	return &ViewsSink{
 		pool: pool, cfg: cfg, letters: letters, metrics: metrics, log: newViewLog(events),
 		lanes: newLaneCache(cfg.SourceTopic, cfg.LoopTopic),

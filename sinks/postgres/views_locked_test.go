@@ -162,6 +162,22 @@ func TestACardThatATriggerGuardsDelaysItsOwnViewsOnly(t *testing.T) {
 	}
 }
 
+// One that raises for every card is an outage, as a maintenance window is: no view is moved into the database for it.
+func TestATriggerThatGuardsEveryCardIsAnOutage(t *testing.T) {
+	e := newLockEnv(t)
+	exec(t, e.pool, `CREATE FUNCTION catalog.guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the catalog is frozen'; END $$`)
+	exec(t, e.pool, `CREATE TRIGGER guard BEFORE UPDATE ON catalog.property_object_cards FOR EACH ROW EXECUTE FUNCTION catalog.guard()`)
+	items := append(viewsOf("hot", 0, refusesAll), viewsOf("other", 100, 3)...)
+	require.ErrorContains(t, e.flush(items...), "the catalog is frozen")
+	late, err := ReadLateViews(t.Context(), e.pool)
+	require.NoError(t, err)
+	require.Equal(t, LateViews{}, late)
+	exec(t, e.pool, `DROP TRIGGER guard ON catalog.property_object_cards`)
+	require.NoError(t, e.flush(items...))
+	require.EqualValues(t, refusesAll, e.objectViews(t, "hot"))
+	require.EqualValues(t, 3, e.objectViews(t, "other"))
+}
+
 // A dead view that is put back while its card is locked is revived, and waits like any other.
 func TestADeadViewPutBackForALockedCardCountsOnce(t *testing.T) {
 	e := newLockEnv(t)

@@ -339,7 +339,7 @@ func (s *Service) putBack(ctx context.Context, client *kgo.Client, req Request, 
 			switch {
 			case res.Err == nil:
 				done = append(done, l)
-			case tooLarge(res.Err), errors.Is(res.Err, kerr.InvalidRecord):
+			case deadletter.TooLarge(res.Err), errors.Is(res.Err, kerr.InvalidRecord):
 				report.add(Result{ID: l.ID, Result: "refused", Why: "the source topic does not take it: " + res.Err.Error()})
 			default:
 				failed = errors.Join(failed, fmt.Errorf("put letter %s back on %s: %w", l.ID, req.Consumer.Topic, res.Err))
@@ -380,10 +380,6 @@ func (s *Service) putBack(ctx context.Context, client *kgo.Client, req Request, 
 // all of them in one batch.
 const maxTogether = 900_000
 
-func tooLarge(err error) bool {
-	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge)
-}
-
 // produce waits for the records' acknowledgements. What is too large together goes alone.
 func produce(ctx context.Context, client *kgo.Client, records []*kgo.Record) (results kgo.ProduceResults) {
 	for len(records) > 0 {
@@ -394,7 +390,7 @@ func produce(ctx context.Context, client *kgo.Client, records []*kgo.Record) (re
 		}
 		part := client.ProduceSync(ctx, records[:n]...)
 		for _, r := range part {
-			if n > 1 && tooLarge(r.Err) {
+			if n > 1 && deadletter.TooLarge(r.Err) {
 				alone := *r.Record
 				r.Err = client.ProduceSync(ctx, &alone).FirstErr()
 			}

@@ -248,7 +248,8 @@ BEGIN
     INTO v_lanes, v_horizons, v_above, v_states
     FROM unnest(p_lanes, p_least, p_frozen) WITH ORDINALITY AS i (lane, least, frozen, ord) JOIN vitrina.horizons AS h ON h.lane = i.lane;
     IF v_lanes IS DISTINCT FROM p_lanes THEN
-        RAISE EXCEPTION 'a lane of % is not in vitrina.horizons', p_lanes USING HINT = 'rows of that table must not be deleted';
+        RAISE EXCEPTION 'a lane of % is not in vitrina.horizons', p_lanes
+            USING ERRCODE = 'data_corrupted', HINT = 'rows of that table must not be deleted';
     END IF;
 
     IF NOT v_above OR p_marked_at IS NOT NULL THEN

@@ -45,7 +45,7 @@ BEGIN
     FROM unnest(v_ids) WITH ORDINALITY AS i (id, ord) JOIN vitrina.views AS v ON v.view_id = i.id AND v.state = 'pending';
     IF coalesce(pg_catalog.cardinality(v_objects), 0) <> pg_catalog.cardinality(v_ids) THEN
         RAISE EXCEPTION 'vitrina.late_views names pending views that vitrina.views does not'
-            USING HINT = 'neither table may be changed by hand';
+            USING ERRCODE = 'data_corrupted', HINT = 'neither table may be changed by hand';
     END IF;
 
     SELECT pg_catalog.array_agg(g.id ORDER BY g.id), pg_catalog.array_agg(g.n ORDER BY g.id) INTO v_distinct, v_counts
